@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from torchfsl.submodel.server_model import ServerModel
 from torchfsl.types import Array
 
 _INDEX = "index.json"
-_MODEL, _OPTIMIZER, _MEAN = "model/", "optimizer/", "mean/"
+_MODEL, _OPTIMIZER, _MEAN, _PRIVACY = "model/", "optimizer/", "mean/", "privacy/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Checkpoint:
         optimizer_state: the servers' optimizer.
         residuals: by client.
         mean: of the models so far; empty where the run keeps none.
+        privacy: what the servers keep for differential privacy; empty without.
     """
 
     round: int
@@ -45,6 +47,7 @@ class Checkpoint:
     optimizer_state: dict[str, Array]
     residuals: dict[int, Residual]
     mean: dict[str, Array]
+    privacy: dict[str, Array]
 
 
 class CheckpointFolder:
@@ -66,6 +69,7 @@ class CheckpointFolder:
         residuals: Mapping[int, Residual],
         changed: set[int],
         mean: Mapping[str, Array],
+        privacy: Mapping[str, Array] = MappingProxyType({}),
     ) -> None:
         """Write a checkpoint, make it the current one, delete what only older ones used.
 
@@ -76,11 +80,13 @@ class CheckpointFolder:
             residuals: of all clients.
             changed: clients whose residual may differ from the checkpoint before.
             mean: of the models so far; empty for none.
+            privacy: what the servers keep for differential privacy.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         arrays = {_MODEL + name: value for name, value in model.state.items()}
         arrays |= {_OPTIMIZER + name: value for name, value in model.optimizer.state().items()}
         arrays |= {_MEAN + name: value for name, value in mean.items()}
+        arrays |= {_PRIVACY + name: value for name, value in privacy.items()}
         model_file = f"model-{round_number}.npz"
         self._write_arrays(model_file, arrays)
         files = dict(self._residual_files)
@@ -122,6 +128,7 @@ class CheckpointFolder:
             optimizer_state=_under(_OPTIMIZER, arrays),
             residuals=residuals,
             mean=_under(_MEAN, arrays),
+            privacy=_under(_PRIVACY, arrays),
         )
 
     def _read_arrays(self, name: str) -> dict[str, Array]:

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
+from training.privacy_section import Privacy
 from training.sections import (
     ConfigError,
     Ctr,
@@ -64,7 +65,7 @@ class Config:
             name.
         task: of the preset `own`: `MODULE:NAME`, see docs/own-experiments.md.
         rounds: federated rounds.
-        clients_per_round: cohort size, drawn anew for every round.
+        clients_per_round: cohort size, drawn anew for every round unless `privacy` says otherwise.
         min_clients: fewest reports that the servers may open; operators can ask for more.
         eval_every: rounds between evaluations; the first and last always evaluate.
         checkpoint_every: rounds between checkpoints.
@@ -128,6 +129,7 @@ class Config:
     encoding: Encoding = Encoding()
     rest: Rest = Rest()
     fsl: Fsl = Fsl()
+    privacy: Privacy = Privacy()
     sesa: Sesa = Sesa()
     sefl: Sefl = Sefl()
 
@@ -158,6 +160,8 @@ class Config:
             )
         if self.task and self.preset != "own":
             raise ConfigError(f"task is {self.task!r}: it is for the preset own, not {self.preset}")
+        if self.privacy.epsilon and not self.fsl.l2_norm:
+            raise ConfigError("privacy.epsilon needs fsl.l2_norm, to which clients scale updates")
         self._check_units()
         self._check_widths()
         for name in ("threads", "torch_threads", "patience"):

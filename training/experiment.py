@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from torchfsl.federation.privacy_state import PrivacyState
 from training.checkpoint import Checkpoint
 from training.config import Config
 from training.curves import plot_curves
@@ -149,6 +150,7 @@ class _Keeper:
             trainer.residuals,
             self._changed,
             mean,
+            PrivacyState(federation.audit.aggregation).save(),
         )
         self._changed.clear()
 
@@ -163,4 +165,5 @@ def _build(config: Config, task: Task, saved: Checkpoint | None) -> Federation:
         state=saved.state,
         optimizer_state=saved.optimizer_state,
         finished=saved.round,
+        privacy_state=saved.privacy,
     )

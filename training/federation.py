@@ -10,9 +10,12 @@ from typing import Final
 from torch import nn
 
 from torchfsl import Federated, Plan, privacy, sefl, sesa
+from torchfsl.crypto import discrete_gaussian
 from torchfsl.engine.hooks import Hooks
 from torchfsl.errors import ParameterError
+from torchfsl.federation.privacy_state import PrivacyState
 from torchfsl.fsl.in_process import TwoServers
+from torchfsl.fsl.noise import BothServers
 from torchfsl.sefl import AggregatorAndKeyHolder, SeflPlan
 from torchfsl.sefl.privacy import Guarantee, guarantee
 from torchfsl.sesa import OneServer, SesaPlan
@@ -28,6 +31,7 @@ from training.attached import Attached, attach
 from training.central import LocalSteps
 from training.config import Config, optimizer_settings
 from training.sections import ConfigError, Sefl
+from training.seeded_noise import SeededNoise, with_noise
 from training.tasks.task import Task
 
 AnyPlan = Plan | SesaPlan | SeflPlan
@@ -39,6 +43,7 @@ class Federation:
 
     attached: Attached
     audit: Audit
+    noise: SeededNoise | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -90,6 +95,7 @@ def build(
     state: Mapping[str, Array] | None = None,
     optimizer_state: Mapping[str, Array] | None = None,
     finished: int = 0,
+    privacy_state: Mapping[str, Array] | None = None,
 ) -> Federation:
     """Set everything up.
 
@@ -100,6 +106,7 @@ def build(
         state: the servers' model of an earlier run.
         optimizer_state: the servers' optimizer of an earlier run.
         finished: rounds of an earlier run.
+        privacy_state: what the servers of an earlier run kept for differential privacy.
 
     Raises:
         ParameterError: the settings make no valid plan.
@@ -120,8 +127,11 @@ def build(
             server.load_state(optimizer_state)
         return ServerModel(initial, server, source=fed.hooks.settings.source)
 
-    aggregation = _aggregation(config, terms, settings, server_model, task, finished)
-    return Federation(attached, Audit(aggregation))
+    draws = SeededNoise(config.seed) if isinstance(terms, Plan) and terms.noise_sigma else None
+    aggregation = _aggregation(config, terms, settings, server_model, task, finished, draws)
+    if finished:
+        PrivacyState(aggregation).load(privacy_state or {})
+    return Federation(attached, Audit(aggregation), draws)
 
 
 def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
@@ -140,7 +150,7 @@ def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
         rows = task.rows_per_client
     counts = config.sesa.mean == "owners" or config.server.mean == "trained"
     try:
-        return fed.make_plan(
+        plan = fed.make_plan(
             max_clients=config.clients_per_round,
             min_clients=config.min_clients,
             rows_per_client=rows,
@@ -150,6 +160,7 @@ def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
             download=config.encoding.download,
             l2_bound=privacy.l2_bound(settings.encoding, config.fsl.l2_norm),
             proofs=None if config.fsl.proofs == "default" else config.fsl.proofs,
+            clip=config.privacy.clip,
         )
     except ParameterError as error:
         cost, remedy, _ = str(error).partition(": pass above_break_even=")
@@ -160,6 +171,7 @@ def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
             "download them whole, too), --above-break-even keep to keep the trees, or let a client "
             "send less"
         ) from error
+    return with_noise(config, plan, task.num_clients)
 
 
 _SETTING_OF: Final = {
@@ -262,6 +274,7 @@ def _aggregation(
     model: Callable[[], ServerModel],
     task: Task,
     finished: int,
+    draws: SeededNoise | None,
 ) -> Aggregation:
     """The way in which this run sums its updates: a line each."""
     if isinstance(plan, SesaPlan):
@@ -271,9 +284,10 @@ def _aggregation(
     if isinstance(plan, SeflPlan):
         return AggregatorAndKeyHolder(plan, model())
     if config.aggregation in ("plain", "central"):  # the latter holds the model there
-        return Plain(plan, model())
+        return Plain(plan, model(), BothServers(plan, draws.both) if draws else None)
     if config.servers == "in-process":
-        return TwoServers(plan, (model(), model()))
+        both = draws.both if draws else (discrete_gaussian.sample, discrete_gaussian.sample)
+        return TwoServers(plan, (model(), model()), both)
     from training.aggregations.remote import RemoteServers  # needs the service extra
 
     return RemoteServers(

@@ -18,6 +18,7 @@ from training.clients import Clients, Job, dropout_seed, rounding_seed
 from training.config import Config
 from training.data.prf import Stream
 from training.federation import Federation
+from training.seeded_noise import spent
 from training.tasks.recommendation import INPUTS
 from training.tasks.task import Task
 from training.together import Member, Together
@@ -93,6 +94,7 @@ class Trainer:
                     self.mean.add(number, self.federation.server_model.state)
                 if self._evaluates(number):
                     record.metrics = self.evaluate()
+                    record.metrics |= spent(self.config, self.federation.plan, number)
                 if done(record):
                     return
         finally:
@@ -124,6 +126,11 @@ class Trainer:
         """The clients of a round, increasing: a function of (seed, round)."""
         if self.task.widths is not None:
             return self.task.widths.cohort(number)
+        if self.config.privacy.max_participations:
+            order = Stream(self.config.seed, "cohorts").permutation(self.task.num_clients)
+            size = self.config.clients_per_round
+            places = np.arange((number - 1) * size, number * size) % len(order)
+            return sorted(order[places].tolist())
         stream = Stream(self.config.seed, "cohort", number)
         chosen = stream.choice(self.task.num_clients, self.config.clients_per_round)
         return [int(client) for client in chosen]
@@ -135,6 +142,8 @@ class Trainer:
         if self.config.aggregation == "central":
             return self._run_central(number, cohort)
         gone = self.dropouts(number, cohort)
+        if self.federation.noise is not None:
+            self.federation.noise.begin(number)
         start = time.perf_counter()
         audit.open_round(number, cohort)
 

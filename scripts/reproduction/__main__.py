@@ -32,6 +32,7 @@ from scripts.reproduction import (
     hashing,
     liars,
     preamble,
+    privacy,
     privhfl_cells,
     privhfl_costs,
     recommendation,
@@ -141,6 +142,7 @@ PRIVHFL = {
 }
 OTHERS = {
     "recommendation": "recommenders on Amazon Beauty and Sports (--cell PRESET-DATASET)",
+    "privacy": "DIN's AUC by epsilon (--cell eps8-b4)",
     "report": "tables and plots of the pages, from all of results/",
 }
 
@@ -174,6 +176,9 @@ def main() -> int:
         names = options.cell or ["din-beauty", "din-sports", "din-small-beauty"]
         lengths: dict[str, Any] = {"rounds": options.rounds, "fsl_rounds": options.fsl_rounds}
         recommendation.run_recommenders(names, options.seed, data=options.data, **lengths, **where)
+    elif table == "privacy":
+        names = options.cell or list(privacy.CELLS)
+        privacy.run_privacy(names, options.seed, data=options.data, rounds=options.rounds, **where)
     else:
         lengths = {"fsl_rounds": options.fsl_rounds, "workers": options.workers}
         try:
@@ -216,7 +221,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_run_options(add: Callable[..., Any]) -> None:
     datasets = sorted(cells.PRESET_OF)
     add("--dataset", nargs="+", choices=datasets, help="default: trec, of privhfl-... both")
-    add("--cell", nargs="+", metavar="NAME", help="privhfl-..., recommendation: only these")
+    add(
+        "--cell", nargs="+", metavar="NAME", help="privhfl-..., recommendation, privacy: only these"
+    )
     add("--percent", type=float, nargs="+", help="only these; default: the paper's")
     add("--seed", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
     text = (

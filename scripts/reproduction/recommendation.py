@@ -178,7 +178,7 @@ def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
         "metrics": summary["metrics"],
         "ranked_users": RANKED,
         "catalogue_users": IN_CATALOGUE,
-        "test": summary["test"],
+        "test": summary.get("test"),
         "baselines": summary["baselines"],
         "exact_rounds": summary["exact_rounds"],
         "model_sha256": summary["model_sha256"],

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.distributions import pmf, seeded
+from tests.support.errors import raises
 from tests.support.federation import (
     Wire,
     make_plan,
@@ -341,3 +342,155 @@ def test_a_bound_that_bounds_nothing_is_refused_and_the_largest_is_none_to_a_cli
     update = random_update(plan, np.random.default_rng(0), rows=1)
     submit(Wire(servers), 0, 0, update)
     assert np.array_equal(finish_round(servers).sums["rest"], update["rest"].values)
+
+
+# --- participation limits and correlated noise -------------------------------------------------
+
+
+def room_plan(**options: Any) -> Plan:
+    """Of 50 values, with room for much noise."""
+    plan = make_plan(make_segment("bias", "dense", (50,)), encoding=FixedPoint(48, 16, 1.0))
+    return dataclasses.replace(plan, l2_bound=1 << 16, max_clients=1000, **options)
+
+
+FEW: dict[str, Any] = {"rounds": 89, "max_participations": 4, "min_separation": 22}
+MANY: dict[str, Any] = {"rounds": 89, "max_participations": 8, "min_separation": 11}
+
+
+@pytest.mark.parametrize("limits", [FEW, MANY])
+@pytest.mark.parametrize(("epsilon", "one"), [(8.0, 0.6529), (2.0, 2.2305)])
+def test_correlated_noise_costs_what_one_gaussian_release_costs(
+    limits: dict[str, Any], epsilon: float, one: float
+) -> None:
+    accounting = pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    plan = privacy.calibrate(room_plan(), epsilon=epsilon, delta=1e-6, **limits)
+    found = privacy.guarantee(plan, delta=1e-6)
+    taps = np.array(plan.noise_taps) / plan.noise_taps[0]
+    count = plan.max_participations
+    whole = plan.noise_sigma / (math.sqrt(count) * float(np.linalg.norm(taps)) * plan.l2_bound)
+    assert len(taps) == limits["min_separation"]
+    assert whole == pytest.approx(one, rel=2e-4)
+    assert privacy.multiplier(plan) == pytest.approx(whole, rel=1e-12)
+    exact = accounting.get_epsilon_gaussian(whole, 1e-6)
+    assert found.epsilon_server == pytest.approx(exact, abs=1e-5)
+    assert epsilon - 1e-3 < found.epsilon_server <= epsilon
+    assert found.epsilon_public == found.epsilon_server
+    twice = accounting.get_epsilon_gaussian(whole / 2, 1e-6)
+    assert found.epsilon_replaced == pytest.approx(twice, abs=1e-4)
+    assert (found.participations, found.min_separation, found.taps) == (
+        count, limits["min_separation"], plan.noise_taps,
+    )  # fmt: skip
+
+
+def test_independent_noise_is_charged_for_the_reports_that_a_client_may_send() -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    all_rounds = privacy.calibrate(room_plan(), epsilon=8.0, delta=1e-6, rounds=89)
+    alone = privacy.calibrate(room_plan(), epsilon=8.0, delta=1e-6, band=1, **FEW)
+    assert not alone.noise_taps
+    assert alone.noise_sigma / all_rounds.noise_sigma == pytest.approx(math.sqrt(4 / 89), rel=1e-4)
+    found = privacy.guarantee(alone, delta=1e-6)
+    assert 7.99 < found.epsilon_server <= 8.0
+    assert found.epsilon_public < 5.5  # both draws count
+    as_many = dataclasses.replace(alone, max_participations=89, min_separation=1)
+    before = dataclasses.replace(as_many, max_participations=0)
+    assert privacy.guarantee(as_many, delta=1e-6).epsilon_server == pytest.approx(
+        privacy.guarantee(before, delta=1e-6).epsilon_server, rel=1e-12
+    )
+
+
+def test_epsilon_grows_with_participations_and_falls_with_noise() -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    plan = privacy.calibrate(room_plan(), epsilon=4.0, delta=1e-6, **MANY)
+    stated = [
+        privacy.guarantee(dataclasses.replace(plan, **change), delta=1e-6).epsilon_server
+        for change in (
+            {"max_participations": 7}, {}, {"noise_sigma": plan.noise_sigma * 9 // 10},
+        )
+    ]  # fmt: skip
+    assert stated == sorted(set(stated))
+    spent = [privacy.guarantee(plan, delta=1e-6, rounds=t).epsilon_server for t in (1, 11, 12, 89)]
+    assert spent[0] == pytest.approx(spent[1], abs=1e-9)
+    assert spent[1] < spent[2] < spent[3] <= 4.0
+
+
+def test_without_new_limits_a_plan_is_calibrated_as_before() -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    plan = privacy.calibrate(room_plan(), epsilon=8.0, delta=1e-6, rounds=89)
+    assert plan.noise_sigma == 403688
+    assert plan == room_plan(noise_sigma=403688)
+
+
+def test_a_task_beside_another_takes_its_part_of_the_budget() -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    once = privacy.calibrate(room_plan(), epsilon=2.0, delta=1e-6, rounds=1)
+    first = dataclasses.replace(once, max_rounds=1)
+    plan = privacy.calibrate(room_plan(), epsilon=4.0, delta=1e-6, other_plan=first, **FEW)
+    alone = privacy.guarantee(plan, delta=1e-6).epsilon_server
+    both = privacy.guarantee(plan, delta=1e-6, other_plan=first).epsilon_server
+    assert alone < both <= 4.0
+    assert both == pytest.approx(4.0, abs=1e-3)
+    with raises(ParameterError, "epsilon-unreachable"):
+        privacy.calibrate(room_plan(), epsilon=1.5, delta=1e-6, other_plan=first, **FEW)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "text"),
+    [
+        ({**FEW, "band": 23}, "set min_separation=23, or a band of 1 to 22"),
+        ({**FEW, "band": 0}, "overlap"),
+        ({**FEW, "max_participations": -1}, "choose 0 or more"),
+        ({**FEW, "min_separation": 90}, "1 to 89"),
+        ({**FEW, "clients": 21_000}, "plan 84 rounds, max_clients=943"),
+        ({**MANY, "clients": 11_100}, "do not fill 89 rounds"),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_refused_with_what_would_do(
+    wishes: dict[str, Any], text: str
+) -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    with raises(ParameterError, "participation-limit") as caught:
+        privacy.calibrate(room_plan(), epsilon=8.0, delta=1e-6, **wishes)
+    assert text in str(caught.value)
+
+
+def test_more_participations_than_rounds_hold_are_lowered_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    plan = privacy.calibrate(
+        room_plan(), epsilon=8.0, delta=1e-6, rounds=89, max_participations=9, min_separation=22
+    )
+    assert plan.max_participations == 5
+    assert "lowered" in caplog.text
+    as_many = privacy.calibrate(room_plan(), epsilon=8.0, delta=1e-6, rounds=89, min_separation=22)
+    assert as_many == plan
+
+
+def test_noise_beyond_the_ring_names_epsilon_and_participations_too() -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    tight = dataclasses.replace(room_plan(), encoding=FixedPoint(32, 16, 1.0))
+    with raises(ParameterError, "ring-overflow") as caught:
+        privacy.calibrate(tight, epsilon=0.002, delta=1e-6, band=1, **FEW)
+    assert "larger epsilon or fewer participations" in str(caught.value)
+
+
+def test_samples_and_limits_are_not_accounted_together() -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    plan = privacy.calibrate(room_plan(), epsilon=8.0, delta=1e-6, **FEW)
+    with raises(ParameterError, "not-accounted"):
+        privacy.guarantee(plan, delta=1e-6, sampled=(10, 100))
+    with raises(ParameterError, "not-accounted"):
+        privacy.guarantee(plan, delta=1e-6, sampled_blocks=True)
+
+
+def test_explain_states_both_epsilons_the_limits_and_what_is_not_covered() -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    said = privacy.calibrate(room_plan(), epsilon=8.0, delta=1e-6, **MANY).explain()
+    assert "epsilon 8.00 at delta 1e-06 against either server if the other adds its noise" in said
+    assert "8.00 against everybody else" in said
+    assert "with other data: 18.65" in said
+    assert "At most 8 reports each, 11 rounds apart; both servers refuse more." in said
+    assert "one person with several numbers" in said
+    assert "Protects" not in room_plan().explain()
+    every = privacy.calibrate(room_plan(max_rounds=89), epsilon=8.0, delta=1e-6).explain()
+    assert "A client may be in all 89 rounds." in every

@@ -53,7 +53,7 @@ def small_config(preset: str, aggregation: Aggregation, seed: int = 3) -> Config
 def small_task(config: Config) -> Task:
     """The preset's task on little data."""
     seed = config.seed
-    if config.preset == "din":
+    if config.preset in ("din", "din-dp"):
         data = synthetic_interactions(seed, users=30, items=40, categories=5, length=(4, 8))
         return RecommendationTask(
             data, config.recommendation, network=recommender(config), seed=seed

@@ -1,7 +1,8 @@
 """The objects of users: a federated model, its servers, a simulation. Alone in naming protocols.
 
 Read `federated` (model, optimizer, plan and rounds in one object), `planning` (from settings to a
-plan, and a plan in words), `local_servers` (both servers in this process), `results`, `simulation`,
-`remote_servers` (a client of two running servers) and `coordinator` (the owner of a task on them).
+plan, and a plan in words), `local_servers` (both servers in this process) with `privacy_state`,
+`results`, `simulation`, `remote_servers` (a client of two running servers) and `coordinator` (the
+owner of a task on them).
 Names load on first use: `torchfsl.Federated`, `torchfsl.simulate`, `torchfsl.connect`.
 """

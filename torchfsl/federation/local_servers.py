@@ -16,8 +16,10 @@ import torch
 
 from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError, ProtocolError, expect_able
+from torchfsl.federation.privacy_state import PrivacyState
 from torchfsl.federation.results import RoundResult, mean_loss
 from torchfsl.fsl.in_process import TwoServers
+from torchfsl.fsl.noise import BothServers
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.sefl.round import AggregatorAndKeyHolder
 from torchfsl.sefl.sefl_plan import SeflPlan
@@ -51,7 +53,7 @@ class LocalServers:
     """
 
     def __init__(self, home: Aggregation) -> None:
-        self.plan, self._home = home.plan, home
+        self.plan, self._home, self._privacy = home.plan, home, PrivacyState(home)
         self.number = -1
         self._open: _OpenRound | None = None
 
@@ -108,6 +110,10 @@ class LocalServers:
             raise ProtocolError("no round is open: wrap the clients in `with servers.round():`")
         return self._home.participant(client_id)
 
+    def may_report(self, client_id: int) -> bool:
+        """Whether the plan's participation limits allow the client in the next round."""
+        return self._privacy.may_report(client_id)
+
     def submitted(self, finished: Round) -> None:
         """Take note of a round that was sent; `Federated.round` calls it."""
         if self._open is not None:
@@ -120,6 +126,7 @@ class LocalServers:
             "number": self.number,
             "model": {name: torch.tensor(value) for name, value in model.state.items()},
             "optimizer": {n: torch.tensor(value) for n, value in model.optimizer.state().items()},
+            "privacy": {n: torch.tensor(value) for n, value in self._privacy.save().items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -133,6 +140,7 @@ class LocalServers:
             raise ProtocolError("a round is open: load the state before it or after")
         if not isinstance(state, Mapping) or {"number", "model", "optimizer"} - {*state}:
             raise ParameterError("expected what servers.state_dict() returned")
+        self._privacy.load(state.get("privacy") or {})
         for model in self._home.models:
             if set(model.state) != set(state["model"]):
                 raise ParameterError("expected the servers' state of this model, got another one's")
@@ -223,6 +231,8 @@ def make_servers(
             "'plain', a sum without any protection"
         )
     if protocol == "plain":
+        if isinstance(plan, Plan) and plan.noise_sigma:
+            return Plain(plan, model(), BothServers(plan))
         return Plain(plan, model())
     if isinstance(plan, SesaPlan):
         return OneServer(plan, model(), {} if widths is None else widths)

@@ -48,7 +48,7 @@ def simulate(
     rows: Callable[[Data], RowIds] | None = None,
     weight: Callable[[Data], int] | None = None,
     clients_per_round: int | None = None,
-    sampler: Sampler | None = None,
+    sampler: Sampler | Literal["cyclic"] | None = None,
     protocol: Kind = "fsl",
     server_optimizer: OptimizerMaker | None = None,
     widths: Mapping[int, int] | None = None,
@@ -74,9 +74,11 @@ def simulate(
         weight: how much a client counts under `average="weight"`: a whole number from 1. Asked once
             for each client before the first round.
         clients_per_round: drawn anew each round, from `seed`; all by default.
-        sampler: chooses the clients of a round instead.
+        sampler: chooses the clients of a round instead; `cyclic` takes all in a fixed order drawn
+            from `seed`, which keeps a plan's participation limits. Clients that the plan does not
+            allow in a round are left out of it, and a warning counts them at the end.
         protocol: `fsl` runs the plan's protocol with all its messages; `plain` adds the same
-            integers without cryptography: faster, bit-identical, without the servers' noise.
+            integers, and the noise of both servers, without cryptography: faster, bit-identical.
         server_optimizer: see `Federated.local_servers`.
         widths: see `Federated.local_servers`.
         optimizer_state: `fresh`: every client starts every round from the optimizer's state at the
@@ -108,11 +110,10 @@ def simulate(
     checkpoint = _checkpoint_of(resume, save)
     if checkpoint is not None:
         _take_plan(fed, checkpoint)
-    run = _Simulation(
-        fed, data, train, batches, rows, weights, size, sampler or _uniform(size), seed
-    )
+    drawing = _cyclic(size, seed) if sampler == "cyclic" else sampler or _uniform(size)
+    run = _Simulation(fed, data, train, batches, rows, weights, size, drawing, seed)
     run.make_plan()
-    has_size = sampler is None or clients_per_round is not None
+    has_size = sampler in (None, "cyclic") or clients_per_round is not None
     _check_plan(fed.plan, size if has_size else fed.plan.max_clients, rounds, weights)
     servers = fed.local_servers(server_optimizer=server_optimizer, protocol=protocol, widths=widths)
     fed.hooks.states.mode = optimizer_state
@@ -129,6 +130,7 @@ def simulate(
                 finished.metrics = evaluation.metrics()
             result.rounds.append(finished)
             show(finished)
+        run.warn_of_refused()
     return result
 
 
@@ -160,6 +162,7 @@ class _Simulation(Generic[Data]):
     sampler: Sampler
     seed: int
     has_warned: bool = False
+    refused: int = 0
 
     def make_plan(self) -> None:
         """Complete a missing plan: budgets that fit every client, the largest weight."""
@@ -201,7 +204,9 @@ class _Simulation(Generic[Data]):
         """One round; the result has no metrics yet."""
         draw = np.random.Generator(np.random.Philox(key=[self.seed, number]))
         every = sorted(self.data)
-        chosen = _cohort(self.sampler(number, every, draw), every, servers.plan)
+        drawn = _cohort(self.sampler(number, every, draw), every, servers.plan)
+        chosen = [client for client in drawn if servers.may_report(client)]
+        self.refused += len(drawn) - len(chosen)
         losses: dict[int, float] = {}
         with servers.round(chosen) as result:
             for client in chosen:
@@ -227,6 +232,16 @@ class _Simulation(Generic[Data]):
             loss = self.train(data)
             rnd.loss = None if loss is None else as_number("train() returns", loss)
         return rnd
+
+    def warn_of_refused(self) -> None:
+        """Say how many reports the plan's participation limits refused."""
+        if self.refused:
+            warnings.warn(
+                f"{self.refused} reports were refused: the plan allows max_participations = "
+                f"{self.fed.plan.max_participations} at least min_separation = "
+                f"{self.fed.plan.min_separation} rounds apart. sampler='cyclic' keeps both.",
+                stacklevel=3,
+            )
 
     def _warn_of_odd(self, number: int, losses: Mapping[int, float]) -> None:
         """Name the first client whose loss is NaN or infinite, once in a simulation."""
@@ -297,6 +312,15 @@ def _uniform(size: int) -> Sampler:
         return sorted(generator.choice(every, size=size, replace=False).tolist())
 
     return draw
+
+
+def _cyclic(size: int, seed: int) -> Sampler:
+    def take(number: int, every: Sequence[int], _: np.random.Generator) -> list[int]:
+        order = np.random.Generator(np.random.Philox(key=[seed, 1 << 63])).permutation(every)
+        places = np.arange(number * size, (number + 1) * size) % len(order)
+        return sorted(order[places].tolist())
+
+    return take
 
 
 class _shown:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from torchfsl.crypto.field128 import ELEMENT_BYTES
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import expect_a
+from torchfsl.errors import ParameterError, expect_a
+from torchfsl.fsl import privacy
 from torchfsl.fsl.costs import ServerMemory, memory, predict
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
@@ -19,6 +21,8 @@ _BLOCK = 32
 _FRACTION = 0.05
 _SMALL = 1 << 16
 """Dense uploads below this many bytes are left alone."""
+_DELTA = 1e-6
+"""Of the guarantee that is printed; `privacy.guarantee` takes any."""
 _WORTH_IT = 0.5
 """Another policy is named where it costs less than this share of the chosen one."""
 
@@ -36,7 +40,7 @@ def explain(plan: Plan) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     lines += [f"{s.name}: {text}" for s in plan.segments for text in _advice(plan, s)]
-    return "\n".join([*lines, *_numbers(plan), *_costs(plan)])
+    return "\n".join([*lines, *_numbers(plan), *_costs(plan), *_private(plan)])
 
 
 def _numbers(plan: Plan) -> list[str]:
@@ -79,6 +83,35 @@ def _costs(plan: Plan) -> list[str]:
         f"{_for_proofs(needs)}, at most "
         f"{cost.server_memory_bytes} at once; one process with both servers and a client takes "
         f"{3 * model + needs.most_of_both} and what Python and torch need",
+    ]
+
+
+def _private(plan: Plan) -> list[str]:
+    """The guarantee of the noise, and its limits."""
+    if not plan.noise_sigma:
+        return []
+    if not plan.max_rounds:
+        return ["noise: max_rounds is 0, so no number of rounds bounds what all sums tell together"]
+    try:
+        found = privacy.guarantee(plan, delta=_DELTA)
+    except ParameterError as error:
+        return [f"noise of {plan.noise_sigma} units at each server: {error}"]
+    limits = f"A client may be in all {found.rounds} rounds."
+    if plan.max_participations or found.min_separation > 1:
+        apart = f", {found.min_separation} rounds apart" * (found.min_separation > 1)
+        limits = f"At most {found.participations} reports each{apart}; both servers refuse more."
+    if plan.lane_values:
+        limits += " Without a count or weight (average='clients') the noise would be 5 % less."
+    spread = math.sqrt(2) * plan.noise_sigma * plan.noise_growth / plan.max_clients / plan.l2_bound
+    return [
+        f"Protects one client number over the whole task: epsilon {found.epsilon_server:.2f} at "
+        f"delta {_DELTA:g} against either server if the other adds its noise, and "
+        f"{found.epsilon_public:.2f} against everybody else, compared with zeros sent in the same "
+        f"rounds (with other data: {found.epsilon_replaced:.2f}). {limits}",
+        "Not hidden: who takes part, and when. Not protected: one person with several numbers; "
+        "anybody, if both servers work together or leave out their noise.",
+        f"Noise in a mean of {plan.max_clients} reports: {spread:.2g} times l2_bound on each "
+        "value. More clients a round, fewer participations or a larger epsilon lower it.",
     ]
 
 

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-import numpy as np
-
 from torchfsl.crypto import discrete_gaussian
+from torchfsl.fsl import noise
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
-from torchfsl.fsl.noise import Draw
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import Endpoint, InProcess
 from torchfsl.submodel.aggregation import Closed, Participant
+from torchfsl.submodel.correlated_noise import Draw
 from torchfsl.submodel.in_process import Sessions, Stopwatch
-from torchfsl.submodel.segments import subset_array
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.types import Whole
 
@@ -30,15 +28,21 @@ class TwoServers:
     Args:
         plan: public plan.
         models: one copy for each server, equal bit for bit.
+        draws: fresh noise of each, where it is not to come from the operating system.
     """
 
-    def __init__(self, plan: Plan, models: tuple[ServerModel, ServerModel]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        models: tuple[ServerModel, ServerModel],
+        draws: tuple[Draw, Draw] = (discrete_gaussian.sample, discrete_gaussian.sample),
+    ) -> None:
         """Both servers idle."""
         self.plan = plan
         self._drawn: tuple[list[Whole], list[Whole]] = ([], [])
         self.servers = (
-            Server(0, plan=plan, model=models[0], draw_noise=self._drawing(0)),
-            Server(1, plan=plan, model=models[1], draw_noise=self._drawing(1)),
+            Server(0, plan=plan, model=models[0], draw_noise=self._drawing(0, draws[0])),
+            Server(1, plan=plan, model=models[1], draw_noise=self._drawing(1, draws[1])),
         )
         self._timed = tuple(_TimedServer(server) for server in self.servers)
         self.link = InProcess(*self._timed)
@@ -55,11 +59,11 @@ class TwoServers:
         """Both servers' models."""
         return self.servers[0].model, self.servers[1].model
 
-    def _drawing(self, party: int) -> Draw:
-        """The noise of a server, which this process remembers."""
+    def _drawing(self, party: int, source: Draw) -> Draw:
+        """The noise of a server, which this process remembers as what is added in the end."""
 
         def draw(sigma: int, count: int) -> Whole:
-            self._drawn[party].append(discrete_gaussian.sample(sigma, count))
+            self._drawn[party].append(source(sigma, count))
             return self._drawn[party][-1]
 
         return draw
@@ -69,17 +73,10 @@ class TwoServers:
 
         For an audit. Only a process that plays both servers can tell; nothing without noise.
         """
-        sums: dict[str, Whole] = {}
-        draws = [iter(drawn) for drawn in self._drawn]
-        for segment in self.plan.segments if all(self._drawn) else ():
-            for name, width in ((segment.name, segment.tau), (f"{segment.name}/lane", 1)):
-                total = (next(draws[0]) + next(draws[1])).reshape(-1, width)
-                if segment.subset:  # sums are over the whole index space
-                    whole = np.zeros((segment.index_space, width), dtype=np.int64)
-                    whole[subset_array(segment.subset)[: len(total)]] = total
-                    total = whole
-                sums[name] = total if name == segment.name else total[:, 0]
-        return sums
+        if not all(self._drawn):
+            return {}
+        first, second = (noise.by_segment(self.plan, noise.taking(d)) for d in self._drawn)
+        return {name: first[name] + second[name] for name in first}
 
     @property
     def server_seconds(self) -> float:

@@ -6,8 +6,6 @@ N_Z(0, s**2); `privacy` says what that guarantees.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -15,10 +13,10 @@ from torchfsl.crypto import discrete_gaussian
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.kernels import ring
-from torchfsl.types import Bytes
-
-Draw = Callable[[int, int], npt.NDArray[np.int64]]
-"""Takes a standard deviation and a count, gives so many draws."""
+from torchfsl.submodel.correlated_noise import CorrelatedNoise
+from torchfsl.submodel.correlated_noise import Draw as Draw
+from torchfsl.submodel.segments import subset_array
+from torchfsl.types import Bytes, Whole
 
 
 def add_noise(
@@ -57,3 +55,64 @@ def lanes(plan: Plan, segment: TreeSegment, count: int) -> npt.NDArray[np.bool_]
     elif plan.lane_values:
         is_lane[:: segment.tau + plan.lane_values] = True
     return is_lane
+
+
+def noise_values(plan: Plan) -> int:
+    """Values of a share, lanes included."""
+    return sum(plan.sum_values(segment) for segment in plan.segments)
+
+
+def by_segment(plan: Plan, draws: Draw) -> dict[str, Whole]:
+    """By segment what `draws` gives for a whole share, lanes as `NAME/lane`.
+
+    Positions are those of the index space, `int64[index space, tau]`, zeros outside a subset.
+    """
+    found: dict[str, Whole] = {}
+    for segment in (*plan.with_trees, *plan.dense):
+        count = plan.sum_values(segment)
+        num_lanes = int(np.count_nonzero(lanes(plan, segment, count)))
+        values = draws(plan.noise_sigma, count - num_lanes).reshape(-1, segment.tau)
+        lane = draws(plan.lane_sigma, num_lanes)
+        if segment.subset:
+            places, whole = subset_array(segment.subset), (segment.index_space, segment.tau)
+            inside, values = values, np.zeros(whole, dtype=np.int64)
+            values[places] = inside
+            inside, lane = lane, np.zeros(whole[0] if num_lanes else 0, dtype=np.int64)
+            lane[places[: len(inside)]] = inside
+        found[segment.name], found[f"{segment.name}/lane"] = values, lane
+    return found
+
+
+def taking(parts: list[Whole]) -> Draw:
+    """Gives the next values of what was drawn for a share."""
+    rest = iter(np.concatenate(parts))
+    return lambda _, count: np.fromiter(rest, np.int64, count)
+
+
+class BothServers:
+    """The noise of both servers, for adding in the clear what they would open (`Plain`).
+
+    Args:
+        plan: with noise.
+        draws: fresh noise of server 0 and of server 1.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        draws: tuple[Draw, ...] = (discrete_gaussian.sample, discrete_gaussian.sample),
+    ) -> None:
+        """No round yet."""
+        self._plan, self.sources = plan, draws
+        if plan.noise_taps:
+            size = noise_values(plan)
+            self.sources = tuple(CorrelatedNoise(plan.noise_taps, size, d) for d in draws)
+
+    def __call__(self, index: int) -> dict[str, Whole]:
+        """By segment the noise of the round that is opened as number `index`; see `by_segment`."""
+        both = []
+        for source in self.sources:
+            if isinstance(source, CorrelatedNoise):
+                source.begin(index)
+            both.append(by_segment(self._plan, source))
+        return {name: both[0][name] + both[1][name] for name in both[0]}

@@ -8,26 +8,30 @@ against everybody else, as long as no server leaves out its noise.
 The guarantee is by client: two rounds are neighbours when they differ in one client's report, which
 one of them replaces by zeros. It rests on `Plan.l2_bound`, which honest clients keep; that others
 keep it, too, is verified under `proofs = "norm"` only. How many take part is not hidden.
-`docs/privacy.md` has the derivations.
+`docs/privacy-proofs.md` has the derivations.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.fsl import sampled_blocks as accountant_of_blocks
 from torchfsl.fsl import sampled_gaussian
 from torchfsl.fsl.noise import lanes as lanes_of
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel import taps as correlation
 from torchfsl.submodel.accounting import accounting, renyi_epsilon
 from torchfsl.submodel.plan import MAX_BOUND
+
+log = logging.getLogger("torchfsl.privacy")
 
 _ORDERS: Final = [
     *(1 + i / 32 for i in range(1, 96)),
@@ -37,7 +41,7 @@ _ORDERS: Final = [
 _ROUNDING_VARIANCE: Final = 2.0
 _ROUNDING_SLACK: Final = 5 * math.exp(-2 * math.pi**2 * _ROUNDING_VARIANCE)
 """A discrete Gaussian of variance v is a continuous one of variance v - 2, rounded at random, up to
-a factor of exp(+-slack) in every probability; see `docs/privacy.md`."""
+a factor of exp(+-slack) in every probability; see `docs/privacy-proofs.md`."""
 
 
 def l2_bound(encoding: FixedPoint, norm: float) -> int:
@@ -87,6 +91,11 @@ class Guarantee:
         enforced: whether every report that is accepted keeps the bounds, because it has proven so
             (`proofs = "norm"`), up to a factor of the square root of the trees that one row can
             stand in. Else clients are trusted to keep them, each for its own privacy.
+        participations: reports of one client that the noise is charged for.
+        min_separation: fewest rounds between two of them.
+        taps: of noise that is correlated over rounds, for which both multipliers are those of all
+            rounds together; empty for independent noise.
+        epsilon_replaced: as `epsilon_server`, compared with other reports in place of zeros.
     """
 
     delta: float
@@ -98,11 +107,27 @@ class Guarantee:
     multiplier_server: float
     multiplier_public: float
     enforced: bool
+    participations: int
+    min_separation: int
+    taps: tuple[int, ...]
+    epsilon_replaced: float
+
+
+def charged(plan: Plan, rounds: int) -> int:
+    """Most of `rounds` that the plan lets one client report in."""
+    apart = -(-rounds // plan.min_separation)
+    return min(plan.max_participations or apart, apart)
 
 
 def multiplier(plan: Plan) -> float:
-    """Noise over sensitivity in one round, against one server; 0 without noise."""
-    return _noises(plan)[0].renyi if plan.noise_sigma else 0.0
+    """Noise over sensitivity against one server; 0 without noise.
+
+    In one round; with `noise_taps` in all rounds together.
+    """
+    if not plan.noise_sigma:
+        return 0.0
+    reports = charged(plan, plan.max_rounds) if plan.noise_taps else 1
+    return _noises(plan)[0].times(reports).renyi
 
 
 def guarantee(
@@ -112,6 +137,7 @@ def guarantee(
     rounds: int = 0,
     sampled: tuple[int, int] | None = None,
     sampled_blocks: bool = False,
+    other_plan: Plan | None = None,
 ) -> Guarantee:
     """What the plan's noise guarantees.
 
@@ -125,35 +151,37 @@ def guarantee(
             n / K. It is no secret. None: a client may be in every round.
         sampled_blocks: state what holds for clients whose policy is `BlockSample`, whatever the
             policy of others.
+        other_plan: of a second task over the same clients; epsilon is for both together.
 
     Raises:
         ParameterError: a plan without noise or, for blocks, of more than one segment of trees, a
-            number out of range, or the extra is missing.
+            number out of range, settings that have no proof together, or the extra is missing.
     """
-    if not plan.noise_sigma:
-        raise ParameterError(
-            "the plan has no noise and guarantees nothing: see privacy.calibrate", code="no-noise"
-        )
+    server, public = _noises(plan)
     reports, clients = (1, 1) if sampled is None else sampled
     if not 1 <= reports <= clients:
         raise ParameterError(f"sampled is {sampled}; it is (n, K) with n of K clients in a round")
     rounds = _checked_rounds(plan, delta, rounds)
-    server, public = _noises(plan)
+    limited = plan.max_participations or plan.min_separation > 1
+    if (sampled and limited) or (sampled_blocks and plan.noise_taps):
+        raise ParameterError(
+            "samples have no proof together with participation limits, nor have secret blocks with "
+            "noise_taps: leave out sampled=, or calibrate with band=1",
+            code="not-accounted",
+        )
     blocks = _blocks(plan, sampled) if sampled_blocks else None
-    of_server = _epsilon(server, delta, rounds, blocks=blocks)
-    of_public = _epsilon(public, delta, rounds, reports / clients, blocks)
+    count = charged(plan, rounds)
+    more = _of_task(other_plan) if other_plan is not None else None
+    views = [_epsilon(server, delta, rounds, count, blocks=blocks, more=more),
+             _epsilon(public, delta, rounds, count, reports / clients, blocks, more)]  # fmt: skip
+    twice = _epsilon(server.times(4), delta, rounds, count, more=more and more.times(4))
+    of_all = count if plan.noise_taps else 1
     # What a server's draw hides from its peer it hides from the public as well.
     return Guarantee(
-        delta,
-        rounds,
-        sampled,
-        blocks,
-        of_server,
-        min(of_server, of_public),
-        server.renyi,
-        max(server.renyi, public.renyi),
-        plan.proofs == "norm",
-    )
+        delta, rounds, sampled, blocks, views[0], min(views), server.times(of_all).renyi,
+        max(server.renyi, public.renyi) / math.sqrt(of_all), plan.proofs == "norm", count,
+        plan.min_separation, plan.noise_taps, twice,
+    )  # fmt: skip
 
 
 def calibrate(
@@ -162,8 +190,13 @@ def calibrate(
     epsilon: float,
     delta: float,
     rounds: int = 0,
+    max_participations: int = 0,
+    min_separation: int = 1,
+    clients: int = 0,
+    band: int | None = None,
     lane_share: float = 0.1,
     sampled_blocks: bool = False,
+    other_plan: Plan | None = None,
 ) -> Plan:
     """The plan with noise that guarantees (epsilon, delta) against either server, and no more.
 
@@ -172,8 +205,15 @@ def calibrate(
         epsilon: for all rounds together, above 0.
         delta: in (0, 1).
         rounds: rounds that will be opened; 0 takes `plan.max_rounds`.
+        max_participations: reports of one client, which alone are charged; 0 for as many as
+            `min_separation` allows.
+        min_separation: fewest rounds between two reports of a client.
+        clients: number of clients, to refuse rounds that they cannot fill; 0 if unknown.
+        band: rounds over which noise is correlated; None for `min_separation`, at most 64, and 1
+            for independent noise.
         lane_share: the lane's part of the budget, where there is a lane.
         sampled_blocks: as of `guarantee`.
+        other_plan: as of `guarantee`; it takes a part of epsilon.
 
     Raises:
         ParameterError: no bound, a number out of range, noise beyond the sampler or the ring, or
@@ -187,33 +227,101 @@ def calibrate(
     if not epsilon > 0 or not 0 < lane_share < 1:
         raise ParameterError("epsilon lies above 0 and lane_share between 0 and 1")
     rounds = _checked_rounds(plan, delta, rounds)
-    slack = rounds * sum(_num_values(plan)) * _ROUNDING_SLACK
-    if epsilon <= 4 * slack:
-        raise ParameterError(
-            f"no noise reaches epsilon {epsilon} in {rounds} rounds", code="epsilon-unreachable"
-        )
-    wanted = math.sqrt(rounds) * float(
-        accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack))
-    )
+    most, apart = max_participations or plan.max_participations, min_separation
+    apart = plan.min_separation if apart == 1 else apart
+    limits, band = _limits(rounds, most, apart, band)
+    count = limits.get("max_participations", rounds)
+    if clients:
+        _check_clients(plan, rounds, count, apart, clients)
+    wanted = _wanted(plan, epsilon, delta, rounds, other_plan) * math.sqrt(count)
+    if sampled_blocks:
+        limits["noise_taps"] = ()
+        return _least_noise(plan, wanted, epsilon, delta, rounds, limits)
     share = lane_share if plan.lane_values else 0.0
     values, lanes = _sensitivities(plan)
-    if sampled_blocks:
-        return _least_noise(plan, wanted, epsilon, delta, rounds)
-    sigma = _sigma(wanted * values / math.sqrt(1 - share))
-    lane_sigma = _sigma(wanted * lanes / math.sqrt(share)) if plan.lane_values else 0
-    return dataclasses.replace(plan, noise_sigma=sigma, lane_sigma=lane_sigma)
+    parts = [wanted * values / math.sqrt(1 - share), wanted * lanes / math.sqrt(share or 1)]
+    taps: tuple[int, ...] = ()
+    if band > 1:
+        best = correlation.optimise(rounds, band)
+        longest = 1.01 * float(np.linalg.norm(best.coefficients))  # before taps are rounded
+        taps = best.taps(correlation.fraction_bits(math.ceil(longest * max(parts) + 1)))
+    limits |= {
+        name: _sigma(part * correlation.norm(taps), correlation.bits_of(taps)) if part else 0
+        for name, part in zip(("noise_sigma", "lane_sigma"), parts, strict=True)
+    }
+    try:
+        return dataclasses.replace(plan, noise_taps=taps, **limits)
+    except ParameterError as error:
+        raise ParameterError(
+            f"{error}; or ask for a larger epsilon or fewer participations", code=error.code
+        ) from error
 
 
-def _least_noise(plan: Plan, most: float, epsilon: float, delta: float, rounds: int) -> Plan:
+def _limits(rounds: int, most: int, apart: int, band: int | None) -> tuple[dict[str, Any], int]:
+    """Fields of the plan that limit participation, and over how many rounds noise is correlated."""
+    most, apart = whole_numbers(max_participations=most, min_separation=apart)
+    if most < 0 or not 1 <= apart <= rounds:
+        raise ParameterError(
+            f"max_participations is {most} and min_separation {apart}: choose 0 or more, and 1 to "
+            f"{rounds}, the rounds", code="participation-limit")  # fmt: skip
+    band = min(apart, correlation.MAX_BAND, rounds) if band is None else band
+    if not 1 <= band <= min(apart, correlation.MAX_BAND):
+        raise ParameterError(
+            f"correlated over {band} rounds, a client may return after {apart}, so its reports "
+            f"overlap: set min_separation={band}, or a band of 1 to "
+            f"{min(apart, correlation.MAX_BAND)}", code="participation-limit")  # fmt: skip
+    if not most and apart == 1:
+        return {}, 1
+    fits = -(-rounds // apart)
+    if most > fits:
+        log.warning("%d rounds hold %d reports %d apart: max_participations is lowered to that",
+                    rounds, fits, apart)  # fmt: skip
+    most = min(most or fits, fits)
+    return {"max_rounds": rounds, "max_participations": most, "min_separation": apart}, band
+
+
+def _check_clients(plan: Plan, rounds: int, count: int, apart: int, clients: int) -> None:
+    """Refuse rounds that so many clients cannot fill."""
+    each = plan.max_clients
+    if rounds * each > count * clients or apart * each > clients:
+        fits = min(count * clients // each, rounds)
+        raise ParameterError(
+            f"{clients} clients with {count} reports each, {apart} rounds apart, do not fill "
+            f"{rounds} rounds of {each}: plan {fits} rounds, max_clients="
+            f"{min(count * clients // rounds, clients // apart)}, or more participations closer "
+            "together", code="participation-limit")  # fmt: skip
+
+
+def _wanted(
+    plan: Plan, epsilon: float, delta: float, rounds: int, other_plan: Plan | None
+) -> float:
+    """Noise over sensitivity of one Gaussian release that is left for the plan."""
+    spent = _Noise(math.inf, math.inf, 0.0) if other_plan is None else _of_task(other_plan)
+    slack = rounds * sum(_num_values(plan)) * _ROUNDING_SLACK + spent.slack
+    if epsilon <= 4 * slack:
+        raise ParameterError(f"no noise reaches epsilon {epsilon} in {rounds} rounds",
+                             code="epsilon-unreachable")  # fmt: skip
+    whole = float(accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack)))
+    room = whole**-2 - spent.gaussian**-2
+    if room <= 0:
+        raise ParameterError(
+            f"other_plan spends epsilon {epsilon} alone: ask for a larger one, or give that plan "
+            "more noise", code="epsilon-unreachable")  # fmt: skip
+    return float(room**-0.5)
+
+
+def _least_noise(
+    plan: Plan, most: float, epsilon: float, delta: float, rounds: int, limits: dict[str, Any]
+) -> Plan:
     """The plan with the least noise, up to `most` times the sensitivity, that is enough."""
     sensitivity, _ = _sensitivities(plan)
     low, high = 0, _sigma(most * sensitivity)
     while high - low > 1 + high // 1000:
         middle = (low + high) // 2
-        noisy = dataclasses.replace(plan, noise_sigma=middle)
-        reached = guarantee(noisy, delta=delta, rounds=rounds, sampled_blocks=True)
-        low, high = (low, middle) if reached.epsilon_server <= epsilon else (middle, high)
-    return dataclasses.replace(plan, noise_sigma=high)
+        noisy = dataclasses.replace(plan, noise_sigma=middle, **limits)
+        found = guarantee(noisy, delta=delta, rounds=rounds, sampled_blocks=True)
+        low, high = (low, middle) if found.epsilon_server <= epsilon else (middle, high)
+    return dataclasses.replace(plan, noise_sigma=high, **limits)
 
 
 def _blocks(plan: Plan, sampled: tuple[int, int] | None) -> tuple[int, int]:
@@ -227,9 +335,12 @@ def _blocks(plan: Plan, sampled: tuple[int, int] | None) -> tuple[int, int]:
     return segment.k_max, segment.m
 
 
-def _sigma(gaussian: float) -> int:
-    """The discrete Gaussian that hides as much as a continuous one of this standard deviation."""
-    return math.ceil(math.sqrt(gaussian**2 + _ROUNDING_VARIANCE) * (1 + 1e-9))
+def _sigma(gaussian: float, bits: int = 0) -> int:
+    """The discrete Gaussian that hides as much as a continuous one of this standard deviation.
+
+    Draws lie on multiples of 2**-bits.
+    """
+    return math.ceil(math.sqrt(gaussian**2 + _ROUNDING_VARIANCE / 4**bits) * (1 + 1e-9))
 
 
 def _checked_rounds(plan: Plan, delta: float, rounds: int) -> int:
@@ -255,7 +366,7 @@ def _sensitivities(plan: Plan) -> tuple[float, float]:
 
 
 class _Noise(NamedTuple):
-    """Noise over sensitivity in one round.
+    """Noise over sensitivity in one round; of correlated noise, for one report's whole effect.
 
     Attributes:
         renyi: of the Gaussian whose Renyi divergences are not below those of the round.
@@ -268,6 +379,19 @@ class _Noise(NamedTuple):
     gaussian: float
     slack: float
 
+    def times(self, reports: float) -> _Noise:
+        """Of so many reports together; four are one that is twice as far."""
+        return _Noise(
+            self.renyi / math.sqrt(reports), self.gaussian / math.sqrt(reports), self.slack
+        )
+
+
+def _of_task(plan: Plan) -> _Noise:
+    """All rounds of a plan with noise and `max_rounds` together."""
+    rounds = _checked_rounds(plan, 0.5, 0)
+    whole = _noises(plan)[0].times(charged(plan, rounds))
+    return whole._replace(slack=rounds * whole.slack)
+
 
 def _noises(plan: Plan) -> tuple[_Noise, _Noise]:
     """The noise against a server and against the public.
@@ -275,6 +399,9 @@ def _noises(plan: Plan) -> tuple[_Noise, _Noise]:
     Whitened by their sigmas, values and lanes together are one Gaussian, whose sensitivity is the
     root of the sum of both squares.
     """
+    if not plan.noise_sigma:
+        raise ParameterError("the plan has no noise and guarantees nothing: see privacy.calibrate",
+                             code="no-noise")  # fmt: skip
     parts = list(
         zip(
             _sensitivities(plan),
@@ -283,8 +410,12 @@ def _noises(plan: Plan) -> tuple[_Noise, _Noise]:
             strict=True,
         )
     )
-    noises = []
+    noises: list[_Noise] = []
+    longer, taps = correlation.norm(plan.noise_taps), plan.noise_taps
     for draws in (1, 2):
+        if draws == 2 and taps:  # rounded twice, the sums are no function of the sum of both draws
+            noises += noises
+            break
         renyi = gaussian = slack = 0.0
         for most, sigma, count in parts:
             if not sigma or not most:
@@ -292,9 +423,9 @@ def _noises(plan: Plan) -> tuple[_Noise, _Noise]:
             # The sum of two discrete Gaussians is not one. It is near enough to change every
             # probability by a factor of exp(tau) at most (Kairouz, Liu, Steinke 2021, Prop. 14).
             tau = 10 * math.exp(-((math.pi * sigma) ** 2)) * count if draws == 2 else 0.0
-            variance = draws * sigma**2
+            variance, most = draws * sigma**2, most * longer
             renyi += most**2 / variance + 2 * tau
-            left = variance - _ROUNDING_VARIANCE
+            left = variance - _ROUNDING_VARIANCE / 4 ** correlation.bits_of(taps)
             gaussian += most**2 / left if left > 0 else math.inf
             slack += tau + _ROUNDING_SLACK * count
         noises.append(_Noise(1 / math.sqrt(renyi), 1 / math.sqrt(gaussian), slack))
@@ -315,20 +446,24 @@ def _epsilon(
     noise: _Noise,
     delta: float,
     rounds: int,
+    reports: int,
     rate: float = 1.0,
     blocks: tuple[int, int] | None = None,
+    more: _Noise | None = None,
 ) -> float:
-    """Epsilon of so many rounds: the least of the bounds that hold."""
-    bounds = [renyi_epsilon(noise.renyi, delta, rounds, _ORDERS)]
-    slack = rounds * noise.slack
+    """Epsilon of so many reports of a client in `rounds`: the least of the bounds that hold."""
+    more = more or _Noise(math.inf, math.inf, 0.0)
+    renyi = (reports / noise.renyi**2 + more.renyi**-2) ** -0.5
+    bounds = [renyi_epsilon(renyi, delta, 1, _ORDERS)]
+    slack = rounds * noise.slack + more.slack
     if noise.gaussian and slack < 1:
         rest = delta * math.exp(-slack)
-        multiplier = noise.gaussian / math.sqrt(rounds)
-        bounds.append(2 * slack + float(accounting().get_epsilon_gaussian(multiplier, rest)))
+        whole = (reports / noise.gaussian**2 + more.gaussian**-2) ** -0.5
+        bounds.append(2 * slack + float(accounting().get_epsilon_gaussian(whole, rest)))
         if rate < 1:
             of_samples = sampled_gaussian.epsilon(noise.gaussian, rest, rounds, rate)
             bounds.append(2 * slack + of_samples)
         if blocks:
-            of_blocks = accountant_of_blocks.epsilon(noise.gaussian, rest, rounds, *blocks)
+            of_blocks = accountant_of_blocks.epsilon(noise.gaussian, rest, reports, *blocks)
             bounds.append(2 * slack + of_blocks)
     return min(bounds)

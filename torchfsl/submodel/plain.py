@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -13,11 +13,14 @@ from torchfsl.submodel.aggregation import Closed, Participant, Receipt, RoundSes
 from torchfsl.submodel.halves import as_heard, check_finite
 from torchfsl.submodel.in_process import Sessions, Stopwatch
 from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.participation import Participation
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, in_the_clear, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update, check_update, check_weight
-from torchfsl.types import Array, Indices
+from torchfsl.types import Array, Indices, Whole
+
+MakeNoise = Callable[[int], dict[str, Whole]]
 
 
 class PlainSum:
@@ -89,17 +92,28 @@ class Plain:
     """Adds the quantised updates in int64, in the clear. Bytes are those of raw indices and values.
 
     What is opened is what the plan lets servers open: the lane, if it has one, and no values that
-    fewer than `min_contributors` clients sent. Noise is not added.
+    fewer than `min_contributors` clients sent. A client may report as often as the plan says.
 
     Args:
         plan: any protocol's; gives segments, budgets, encoding, lane and weights.
         model: the model.
+        noise: gives by segment what the servers add to the sums that are opened as number t, lanes
+            as `NAME/lane`; nothing is added without.
+
+    Attributes:
+        noise: as given.
+        participation: how many sums hold a report of each client, and the last of them.
+        rounds_opened: so many so far.
     """
 
-    def __init__(self, plan: SubmodelPlan, model: ServerModel) -> None:
+    def __init__(
+        self, plan: SubmodelPlan, model: ServerModel, noise: MakeNoise | None = None
+    ) -> None:
         """Nothing summed yet."""
         model.check(plan)
-        self.plan, self.model = plan, model
+        self.plan, self.model, self.noise = plan, model, noise
+        self.participation = Participation(plan.max_participations, plan.min_separation)
+        self.rounds_opened, self._added = 0, dict[str, Whole]()
         self._watch, self._sessions, self._sum = Stopwatch(), Sessions(), PlainSum(plan)
         self._number: int | None = None
 
@@ -162,6 +176,11 @@ class Plain:
                 f"the round is full: the plan allows {self.plan.max_clients} clients",
                 code="round-full",
             )
+        self.participation.check(client, self.rounds_opened)
+
+    def noise_sums(self) -> dict[str, Whole]:
+        """By segment what was added to the last round's sums; lanes as `NAME/lane`."""
+        return self._added
 
     def close_round(self) -> Closed:
         """See `Aggregation`."""
@@ -178,7 +197,19 @@ class Plain:
                 "min_clients",
                 code="too-few-reports",
             )
-        withheld, weight = withhold(self.plan, total.sums, total.lanes), sum(total.weights.values())
+        weight = sum(total.weights.values())
+        if self.noise is not None:
+            self._added = self.noise(self.rounds_opened)
+            for name, values in total.sums.items():
+                values += self._added[name].reshape(values.shape)
+                lane = self._added[f"{name}/lane"]
+                if name in total.lanes:
+                    total.lanes[name] += lane
+                elif lane.size:
+                    weight += int(lane[0])
+        self.participation.charge(clients, self.rounds_opened)
+        self.rounds_opened += 1
+        withheld = withhold(self.plan, total.sums, total.lanes)
         sums = total.sums, total.lanes
         opened = Opened(*sums, len(clients), weight, clients, withheld=withheld)
         self.model.apply(self.plan, opened)

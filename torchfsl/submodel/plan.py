@@ -13,7 +13,7 @@ import importlib
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
@@ -21,17 +21,24 @@ from torchfsl.crypto.discrete_gaussian import MAX_SIGMA
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, whole_numbers
+from torchfsl.submodel import taps as correlation
 from torchfsl.submodel.segments import Segment, TensorSpec, in_the_clear
 
 Lane = Literal["none", "count", "weight"]
+Clip = Literal["whole", "clip", "normalise"]
 
 LANES: Final[tuple[Lane, ...]] = ("none", "count", "weight")
 """What may be opened beside the sums."""
+CLIPS: Final[tuple[Clip, ...]] = ("whole", "clip", "normalise")
+"""How clients keep `l2_bound`."""
 MAX_BOUND: Final = 1 << 62
 """Of `l2_bound`."""
 
 _COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
-                  "l2_bound", "noise_sigma", "lane_sigma")  # fmt: skip
+                  "l2_bound", "noise_sigma", "lane_sigma", "max_participations",
+                  "min_separation")  # fmt: skip
+_LATER: Final = ("max_participations", "min_separation", "noise_taps", "clip")
+"""Fields that stand in the JSON only where they are not the default."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -59,6 +66,14 @@ class SubmodelPlan:
         noise_sigma: standard deviation, in ring units, of the discrete Gaussian noise that each
             server adds to every value of every sum; 0 means none.
         lane_sigma: the same for the count or weight lane.
+        max_participations: most rounds whose sums hold a report of one client; servers reject
+            further reports. 0: a client may be in every round, and noise is charged for all.
+        min_separation: fewest rounds from one report of a client to its next.
+        noise_taps: by which each server's noise is correlated over rounds, see `taps`; empty for
+            independent noise.
+        clip: how clients keep `l2_bound`: they scale the `whole` update down, or each group (the
+            dense part, and each table) down to an equal share (`clip`), or up as well
+            (`normalise`).
     """
 
     session: str
@@ -73,16 +88,25 @@ class SubmodelPlan:
     l2_bound: int = 0
     noise_sigma: int = 0
     lane_sigma: int = 0
+    max_participations: int = 0
+    min_separation: int = 1
+    noise_taps: tuple[int, ...] = ()
+    clip: Clip = "whole"
+
+    limits_participation: ClassVar[bool] = False
+    """Whether the protocol's servers keep the four fields above."""
 
     def __post_init__(self) -> None:
         check_hex("session", self.session, 16)
         counts = whole_numbers(**{name: getattr(self, name) for name in _COUNTS})
         for name, value in zip(_COUNTS, counts, strict=True):
             object.__setattr__(self, name, value)  # those of NumPy are Python's now
+        object.__setattr__(self, "noise_taps", tuple(self.noise_taps))
         _check_clients(self)
         for encoding in self.encodings:
             encoding.check_headroom(self.max_clients, self.max_weight)
         _check_encodings(self)
+        _check_participation(self)
         _check_noise(self)
         names = [segment.name for segment in self.segments]
         if not names or len(set(names)) != len(names):
@@ -165,6 +189,11 @@ class SubmodelPlan:
         return True
 
     @property
+    def noise_growth(self) -> float:
+        """Standard deviation of the noise in a sum over that of a server's draw."""
+        return correlation.growth(self.noise_taps, self.max_rounds)
+
+    @property
     def lane_values(self) -> int:
         """Extra ring values a position: 1 with a count or weight lane, else 0."""
         return 0 if self.lane == "none" else 1
@@ -204,6 +233,9 @@ class SubmodelPlan:
     def _json_fields(self) -> dict[str, Any]:
         """What the JSON holds: every field that old plans had, and later ones that are in use."""
         fields = dataclasses.asdict(self)
+        for field in dataclasses.fields(self):
+            if field.name in _LATER and fields[field.name] == field.default:
+                del fields[field.name]
         for segment in fields["segments"]:
             if segment["encoding"] is None:
                 del segment["encoding"]
@@ -214,8 +246,12 @@ class SubmodelPlan:
         return fields
 
 
-def noise_tail(sigma: int) -> int:
-    """Most that both servers' noise adds: nine standard deviations of sqrt(2) sigma, rounded up."""
+def noise_tail(sigma: int, growth: float = 1.0) -> int:
+    """Most that both servers' noise adds: nine standard deviations of sqrt(2) sigma, rounded up.
+
+    Correlated noise has `SubmodelPlan.noise_growth` times the standard deviation of a draw.
+    """
+    sigma = math.ceil(sigma * growth) if growth != 1 else sigma
     return math.isqrt(162 * sigma * sigma) + (sigma > 0)
 
 
@@ -357,7 +393,7 @@ def _check_noise(plan: SubmodelPlan) -> None:
     cohort = plan.max_clients * plan.max_weight
     for encoding in plan.encodings:
         for what, most, s in (("a sum", encoding.q_max, sigma), ("the lane's sum", 1, lane_sigma)):
-            if cohort * most + noise_tail(s) > encoding.capacity:
+            if cohort * most + noise_tail(s, plan.noise_growth) > encoding.capacity:
                 raise ParameterError(
                     f"{what} of {plan.max_clients} clients with both servers' noise would "
                     f"overflow the ring's limit {encoding.capacity}: use more ring_bits, fewer "
@@ -383,6 +419,55 @@ def _check_bounds(plan: SubmodelPlan) -> None:
                 f"{bound}",
                 code="bound-too-small",
             )
+
+
+def _check_participation(plan: SubmodelPlan) -> None:
+    """Refuse limits that contradict each other or mean nothing."""
+    most, apart, rounds = plan.max_participations, plan.min_separation, plan.max_rounds
+    limits = bool(most or plan.noise_taps or apart != 1)
+    if plan.clip not in CLIPS:
+        raise ParameterError(f"clip is {plan.clip!r}: choose one of {CLIPS}", code="unknown-option")
+    if not limits and plan.clip == "whole":
+        return
+    if not plan.limits_participation:
+        raise ParameterError(
+            f"{type(plan).__name__} takes no participation limits, noise_taps or clip: omit them",
+            code="unsupported-plan",
+        )
+    needs = ("l2_bound", "noise_sigma") if limits else ("l2_bound",)
+    if missing := [name for name in needs if not getattr(plan, name)]:
+        raise ParameterError(
+            f"participation limits, noise_taps and clip need {' and '.join(missing)}: see "
+            "torchfsl.privacy.calibrate",
+            code="noise-without-bound",
+        )
+    if most < 0 or apart < 1 or (limits and not max(most, apart) <= rounds):
+        raise ParameterError(
+            f"max_participations is {most}, min_separation {apart} and max_rounds {rounds}: choose "
+            "max_rounds above 0, and both others from 1 (or max_participations=0) up to it",
+            code="participation-limit",
+        )
+    if plan.noise_taps:
+        _check_taps(plan)
+
+
+def _check_taps(plan: SubmodelPlan) -> None:
+    """Refuse correlated noise for which there is no proof, or no room."""
+    band, apart = len(plan.noise_taps), plan.min_separation
+    if apart < band:
+        raise ParameterError(
+            f"correlated over {band} rounds, a client may return after {apart}, so its reports "
+            f"overlap: set min_separation={band} or band={apart}",
+            code="participation-limit",
+        )
+    if plan.opens_counts_first or plan.keeps_positions:
+        raise ParameterError(
+            "min_contributors or max_epochs above 1 and noise_taps are not accounted together: "
+            "calibrate with band=1",
+            code="not-accounted",
+        )
+    most = max(plan.noise_sigma, plan.lane_sigma)
+    correlation.check_taps(plan.noise_taps, most, plan.max_rounds)
 
 
 def _check_encodings(plan: SubmodelPlan) -> None:

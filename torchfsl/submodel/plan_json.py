@@ -48,6 +48,8 @@ def read_plan(
             "segments": tuple(_segment(segment, raw, counts) for raw in fields["segments"]),
             "encoding": _encoding(fields["encoding"]),
         }
+        if "noise_taps" in fields:
+            shared["noise_taps"] = tuple(fields["noise_taps"])
         plan = kind(**{**fields, **shared, **own(fields)})
     except (ParameterError, TypeError, KeyError, ValueError, RecursionError) as error:
         raise DecodeError(f"not a valid plan: {error}", code="invalid-plan") from error

@@ -14,7 +14,7 @@ from torchfsl.crypto import kdf
 from torchfsl.crypto.fixed_point import ClipReport
 from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.errors import ParameterError
-from torchfsl.submodel import norm_bound
+from torchfsl.submodel import clipping, norm_bound
 from torchfsl.submodel.plan import SubmodelPlan, values_per_client
 from torchfsl.submodel.segments import Segment
 from torchfsl.types import Float64, Indices, Whole
@@ -164,7 +164,7 @@ def quantise(
     Returns:
         The update, the quantisation errors (raw - decoded, `float64[k, tau]`, for the residual),
         and the clip report over all segments. Under `plan.l2_bound` the update is scaled down to
-        it, and what that takes away is part of the errors.
+        it, and what that takes away is part of the errors. Under `plan.clip` by group it is not.
 
     Raises:
         ParameterError: unknown or missing segment, wrong shape, NaN or infinity, bad indices.
@@ -186,10 +186,13 @@ def quantise(
         chosen = None if segment.is_dense else check_indices(segment, part.positions)
         indices[segment.name] = chosen
         reals[segment.name] = _reals(segment, part, segment.m if chosen is None else len(chosen))
+    share = 1.0
+    if plan.clip != "whole":
+        reals, share = clipping.by_group(plan, reals, indices)
     whole, report = _round(plan, reals, rounding_seed, 0)
     if plan.l2_bound:
         whole, kept = _round_within_norm(plan, reals, rounding_seed)
-        report = dataclasses.replace(report, norm_kept=kept)
+        report = dataclasses.replace(report, norm_kept=kept * share)
     update = {name: SegmentUpdate(indices[name], values) for name, values in whole.items()}
     errors = {
         s.name: reals[s.name] - plan.encoding_of(s).dequantise(whole[s.name]) for s in plan.segments

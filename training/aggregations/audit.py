@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from torchfsl.fsl.in_process import TwoServers
 from torchfsl.sefl import AggregatorAndKeyHolder
 from torchfsl.submodel.aggregation import Aggregation, Closed, Participant, Receipt, RoundSession
-from torchfsl.submodel.plain import add_to, model_rows
+from torchfsl.submodel.plain import Plain, add_to, model_rows
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.types import Array, Indices
@@ -80,9 +81,10 @@ class Audit:
         Where servers add noise, so does the audit, which this process alone can.
         """
         sums = closed.opened.sums
-        if isinstance(self.aggregation, AggregatorAndKeyHolder):
+        if isinstance(self.aggregation, AggregatorAndKeyHolder | TwoServers | Plain):
             for name, added in self.aggregation.noise_sums().items():
-                self._sums[name] += added
+                if name in self._sums:  # lanes are not audited
+                    self._sums[name] += added
         self.exact = set(sums) == set(self._sums) and all(
             np.array_equal(sums[name], expected) for name, expected in self._sums.items()
         )

@@ -68,7 +68,11 @@ def _recommender(config: Config) -> Task:
     settings = config.recommendation
     if config.data == SYNTHETIC:
         data = synthetic_interactions(
-            config.seed, users=1000, items=1000, categories=20, length=(5, 20)
+            config.seed,
+            users=max(1000, config.clients_per_round * config.privacy.min_separation),
+            items=1000,
+            categories=20,
+            length=(5, 20),
         )
     elif Path(config.data).is_file() or Path(config.data).suffix.lower() in SUFFIXES:
         data = load_table(Path(config.data), settings.columns)

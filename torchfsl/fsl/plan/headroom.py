@@ -33,7 +33,10 @@ def with_headroom(plan: Plan) -> Plan:
         assert isinstance(segment, TreeSegment)
         rows = 1 if segment.is_dense else row_trees(segment)
         capacity = plan.encoding_of(segment).capacity
-        room, bound = capacity - noise_tail(plan.noise_sigma), segment.l2_bound or plan.l2_bound
+        room, bound = (
+            capacity - noise_tail(plan.noise_sigma, plan.noise_growth),
+            segment.l2_bound or plan.l2_bound,
+        )
         if statement.norm and rows * (weight * bound) ** 2 > room**2:
             least = segment.k_max * segment.tau if segment.l2_bound else values_per_client(plan)
             raise ParameterError(
@@ -42,7 +45,9 @@ def with_headroom(plan: Plan) -> Plan:
                 f"ring holds beside the noise: {_remedies(plan, segment, rows, room, least)}",
                 code="ring-overflow",
             )
-        if statement.has_lanes and rows * weight > capacity - noise_tail(plan.lane_sigma):
+        if statement.has_lanes and rows * weight > capacity - noise_tail(
+            plan.lane_sigma, plan.noise_growth
+        ):
             raise ParameterError(
                 f"segment {segment.name!r}: proven lanes of {plan.max_clients} clients could reach "
                 f"{rows * weight}, above the ring's limit {capacity} less the noise: "

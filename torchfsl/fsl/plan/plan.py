@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ParameterError
@@ -72,6 +72,8 @@ class Plan(SubmodelPlan):
     proofs: Proofs = "none"
     wire_version: int = WIRE_VERSION
     suite: str = SUITE
+
+    limits_participation: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.wire_version != WIRE_VERSION:
@@ -318,6 +320,8 @@ def _check_sizes(plan: Plan) -> None:
 
 def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
     expect_ints(fields, _COUNTS)
+    limits = ("max_participations", "min_separation")
+    expect_ints(fields, tuple(name for name in limits if name in fields))
     if fields.get("proofs") == "none":
         raise ParameterError("proofs stands in a plan only where it is not 'none'")
     return {"server_keys": tuple(fields["server_keys"])}

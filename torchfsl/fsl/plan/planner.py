@@ -20,7 +20,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement, one_ring
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
-from torchfsl.submodel.plan import Lane, check_unit
+from torchfsl.submodel.plan import Clip, Lane, check_unit
 from torchfsl.submodel.segments import Download, SegmentSpec, ceil_div, positions, vars_of
 
 log = logging.getLogger("torchfsl.planner")
@@ -46,6 +46,7 @@ class ModelPlanOptions(TypedDict, total=False):
         l2_bounds: by name those of segments that have one of their own, within `l2_bound`.
         noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
         lane_sigma: see `Plan`.
+        clip: see `Plan`; how clients keep `l2_bound`.
         proofs: see `Plan`; what clients prove of their counts or weights, or of their whole update.
             None takes what `default_proofs` says: `norm` with `l2_bound`, `lanes` with a lane.
         session: 16 bytes; from the operating system when None.
@@ -67,6 +68,7 @@ class ModelPlanOptions(TypedDict, total=False):
     l2_bounds: Mapping[str, int]
     noise_sigma: int
     lane_sigma: int
+    clip: Clip
     proofs: Proofs | None
     session: bytes | None
     hash_seed: bytes | None

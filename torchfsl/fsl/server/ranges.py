@@ -34,19 +34,21 @@ def signed(total: Bytes) -> tuple[Whole, npt.NDArray[np.bool_]]:
 
 def most_lane(plan: Plan, num_clients: int) -> int:
     """The largest count or weight of a position, the noise's tail included."""
-    return num_clients * plan.max_weight + noise_tail(plan.lane_sigma)
+    return num_clients * plan.max_weight + noise_tail(plan.lane_sigma, plan.noise_growth)
 
 
 def most_opened_lane(plan: Plan, segment: TreeSegment, num_clients: int) -> int:
     """The largest lane that accepted reports make up: of proven ones, a weight a tree of a row."""
     proven = plan.statement is not None and plan.statement.has_lanes
     rows = num_clients * plan.max_weight * (row_trees(segment) if proven else 1)
-    return rows + noise_tail(plan.lane_sigma)
+    return rows + noise_tail(plan.lane_sigma, plan.noise_growth)
 
 
 def clamp_weight(plan: Plan, num_clients: int, weight: int) -> int:
     """The total weight within what the clients may claim together, the noise's tail included."""
-    return min(max(weight, -noise_tail(plan.lane_sigma)), most_lane(plan, num_clients))
+    return min(
+        max(weight, -noise_tail(plan.lane_sigma, plan.noise_growth)), most_lane(plan, num_clients)
+    )
 
 
 def cut_lane(
@@ -102,7 +104,7 @@ def _limit(plan: Plan, segment: TreeSegment, num_clients: int, lane: Whole | Non
     """The largest magnitude of an honest sum: one for all, or `int64[positions, 1]`."""
     cohort, most = num_clients * plan.max_weight, plan.encoding_of(segment).q_max
     if lane is None or plan.noise_sigma:
-        return cohort * most + noise_tail(plan.noise_sigma)
+        return cohort * most + noise_tail(plan.noise_sigma, plan.noise_growth)
     each: Whole = lane.clip(0, cohort)[:, None] * most
     return each
 
@@ -130,7 +132,9 @@ def zero_out_of_range(
     """
     wrong = ~fits
     if lane is not None:
-        wrong |= (lane < -noise_tail(plan.lane_sigma)) | (lane > most_lane(plan, num_clients))
+        wrong |= (lane < -noise_tail(plan.lane_sigma, plan.noise_growth)) | (
+            lane > most_lane(plan, num_clients)
+        )
     wrong = wrong | _beyond(values, _limit(plan, segment, num_clients, lane))
     if wrong.any():
         values[wrong] = 0

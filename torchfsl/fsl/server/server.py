@@ -21,16 +21,19 @@ from torchfsl.crypto.secret_holder import SecretHolder
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import bodies, messages
 from torchfsl.fsl.messages import Buffer, Header, Kind
-from torchfsl.fsl.noise import Draw
+from torchfsl.fsl.noise import Draw, noise_values
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator, share_of
 from torchfsl.fsl.server.fetching import Fetches
 from torchfsl.fsl.server.opening import Opening
+from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.states import INSTEAD, RoundState, Step, check_parts, new_round_number
 from torchfsl.fsl.uploads import FETCHES, UPLOADS
+from torchfsl.submodel.correlated_noise import CorrelatedNoise
 from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.participation import Participation
 from torchfsl.submodel.rounds import ApplyOnce, abandoned_on_error, expect_state
 from torchfsl.submodel.server_model import ServerModel
 
@@ -60,6 +63,8 @@ class Server(SecretHolder):
         state: where the server stands in a round.
         last_round: the number of the round that was begun last.
         reports, fetches: what has arrived in it, and outside any round.
+        participation: how many sums hold a report of each client, and the last of them.
+        noise: of a plan with `noise_taps`, what was added in past rounds; else None.
 
     Args:
         party: 0 or 1.
@@ -99,6 +104,10 @@ class Server(SecretHolder):
         self.last_round, self.rounds_opened = last_round, rounds_opened
         self.reports = ReportBook(plan, party, max_sessions=max_sessions, key=key)
         draw = discrete_gaussian.sample if draw_noise is None else draw_noise
+        self.participation = Participation(plan.max_participations, plan.min_separation)
+        self.noise: CorrelatedNoise | None = None
+        if plan.noise_taps:
+            draw = self.noise = CorrelatedNoise(plan.noise_taps, noise_values(plan), draw)
         self._evaluator = evaluator(plan, party, draw, self.reports.spool.release)
         self.fetches, self._opening = Fetches(plan, party, key, max_fetches), Opening(plan, party)
         self._digests = bodies.RoundDigest(b"", b"")
@@ -151,6 +160,7 @@ class Server(SecretHolder):
         expect_state(self.state, Step.RECEIVE.before)
         if header is None:
             header = messages.decode_header(self.plan, message, *UPLOADS)
+        self.participation.check(header.client, self.rounds_opened)
         due = self.reports.receive(message, header)
         report = self.reports.complete_from(header.client)
         if report is not None:
@@ -201,7 +211,7 @@ class Server(SecretHolder):
         self.reports.close()
         self._evaluator.close()
         self._opening = Opening(self.plan, self.party, coin or random_bytes(DIGEST_BYTES))
-        entries = tuple((c, report.digest()) for c, report in self.reports.complete().items())
+        entries = tuple((c, report.digest()) for c, report in self._complete().items())
         return self._done(Step.CLOSE_ROUND, bodies.ReportSet(self._opening.coin, entries))
 
     def agree(self, peer_set: bytes) -> bytes:
@@ -213,7 +223,7 @@ class Server(SecretHolder):
         expect_state(self.state, Step.AGREE.before)
         peer_reports, opening = bodies.ReportSet.from_peer(self, peer_set), self._opening
         with abandoned_on_error(self, on=ProtocolError):
-            verify_key = opening.agree(self.reports.complete(), peer_reports)
+            verify_key = opening.agree(self._complete(), peer_reports)
         opening.folds = self._evaluator.folds(opening.accepted, verify_key)
         return self._done(Step.AGREE, bodies.Verdicts(tuple(opening.folds.values())))
 
@@ -238,6 +248,8 @@ class Server(SecretHolder):
         `committed`: with other noise in the share, the difference would be a second opening.
         """
         expect_state(self.state, Step.COMMIT.before)
+        if self.noise is not None and not share:
+            self.noise.begin(self.rounds_opened)
         share = share or share_of(self._evaluator, self._opening.accepted.values(), self.reports)
         size = SALT_BYTES if self.plan.opens_counts_first else DIGEST_BYTES
         return self._done(Step.COMMIT, self._opening.commit(share, salt or random_bytes(size)))
@@ -253,7 +265,7 @@ class Server(SecretHolder):
         if self.plan.opens_counts_first:
             raise ProtocolError("under this plan the counts are opened first: reveal_counts")
         share = self._opening.reveal(bodies.ShareCommit.from_peer(self, peer_commitment))
-        self.rounds_opened += 1
+        self._charge()
         return self._done(Step.REVEAL, share)
 
     def reveal_counts(self, peer_commitment: bytes) -> bytes:
@@ -263,7 +275,7 @@ class Server(SecretHolder):
             raise ProtocolError("under this plan all is opened at once: reveal", code="wrong-step")
         peer_commit = bodies.ShareCommit.from_peer(self, peer_commitment)
         counts = self._opening.reveal_counts(peer_commit)
-        self.rounds_opened += 1
+        self._charge()
         return self._done(Step.REVEAL_COUNTS, counts)
 
     def reveal_kept(self, peer_counts: bytes) -> bytes:
@@ -309,6 +321,16 @@ class Server(SecretHolder):
             _end(self, ())
 
     # --- what the steps above are made of -----------------------------------------------------
+
+    def _complete(self) -> dict[int, Report]:
+        """Complete reports of clients that the plan allows in this round, by client."""
+        allows, index = self.participation.allows, self.rounds_opened
+        return {c: r for c, r in self.reports.complete().items() if allows(c, index)}
+
+    def _charge(self) -> None:
+        """The share may leave now: charge its clients and the budget of rounds."""
+        self.participation.charge(self._opening.accepted, self.rounds_opened)
+        self.rounds_opened += 1
 
     def _done(self, step: Step, says: bodies.Body) -> bytes:
         """The message for the peer that ends a step."""

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from torchfsl.crypto import discrete_gaussian
+from torchfsl.errors import ParameterError
 from torchfsl.fsl import messages, noise
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.messages import Buffer
@@ -53,7 +54,15 @@ class ShardedEvaluator:
         early: bool = False,
         checkpoint_windows: int = CHECKPOINT_WINDOWS,
     ) -> None:
-        """Nothing is computed yet."""
+        """Nothing is computed yet.
+
+        Raises:
+            ParameterError: noise is correlated, of which shards would have to keep their parts.
+        """
+        if plan.noise_taps:
+            raise ParameterError(
+                "shards draw noise that is independent over rounds: calibrate with band=1, or run "
+                "the server without Ray", code="unsupported-plan")  # fmt: skip
         self._plan, self._party, self._draw = plan, party, draw
         self.shards = Shards(plan, party, open_grid, early=early)
         self._sums = FrontSums(plan, party, release, self.shards, checkpoint_windows)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import DecodeError, Error, ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, Error, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.plan.headroom import with_headroom
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.server.failures import STATE_ERRORS
@@ -47,6 +47,12 @@ def first_server(storage: Storage, task: Task, model: ServerModel, key: SealKey 
         ParameterError: sums of what its clients may send could leave the ring.
     """
     with_headroom(task.plan)
+    if task.plan.noise_taps or task.plan.max_participations or task.plan.min_separation > 1:
+        raise ParameterError(
+            "a server that may start again does not keep participation limits and correlated noise "
+            "yet: calibrate with neither, or run the task in one process",
+            code="unsupported-plan",
+        )
     return new_server(storage, task, model, key)
 
 

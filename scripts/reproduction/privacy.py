@@ -1,0 +1,90 @@
+"""DIN on Amazon Beauty under differential privacy: AUC by epsilon. Runs resume.
+
+Every run adds the noise of both servers, drawn from the seed, to sums in the clear (`plain`). A
+cell that begins with `servers-` goes through both servers instead, with the same noise: it must
+end with an equal model. Cohorts take all users in one order, which keeps the limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Final
+
+from scripts.reproduction.recommendation import run
+from scripts.reproduction.results import read_results, write_result
+from scripts.reproduction.runs import data_folder
+from training.config import Config
+from training.presets import PRESETS
+
+FEW: Final[dict[str, Any]] = {"max_participations": 4, "min_separation": 22}
+MANY: Final[dict[str, Any]] = {"max_participations": 8, "min_separation": 11}
+CELLS: Final[dict[str, tuple[int, float, dict[str, Any]]]] = {
+    "none-b4": (1000, 0.06, {**FEW, "epsilon": 0.0}),
+    "eps8-b4": (1000, 0.06, {**FEW, "epsilon": 8.0}),
+    "eps8-b8": (2000, 0.06, {**MANY, "epsilon": 8.0}),
+    "eps8-b4-independent": (1000, 0.01, {**FEW, "epsilon": 8.0, "band": 1}),
+    "eps2-b4": (1000, 0.06, {**FEW, "epsilon": 2.0}),
+    "eps2-b8": (2000, 0.06, {**MANY, "epsilon": 2.0}),
+}
+"""By name the reports of a round, the servers' rate, and settings of `privacy`."""
+SERVERS: Final = "servers-"
+
+
+def run_privacy(
+    names: list[str],
+    seeds: list[int],
+    *,
+    data: Path | None,
+    runs: Path,
+    rounds: int | None,
+    command: str,
+) -> None:
+    """Run what has no result yet, all cells of a seed before the next seed.
+
+    Args:
+        names: cells.
+        seeds: a run for each.
+        data: folder of the data sets.
+        runs: what unfinished runs need is kept there.
+        rounds: of a run; None for the preset's.
+        command: goes into the result.
+
+    Raises:
+        SystemExit: no data, or an unknown cell.
+    """
+    folder = data_folder(data, "privacy", "amazon-beauty")
+    for name, seed in ((name, seed) for seed in seeds for name in names):
+        config = config_of(name, folder, seed, rounds)
+        label = f"{name}-{config.rounds}-seed{seed}"
+        if label in read_results("privacy"):
+            print(f"{label}: is here; remove its result to run it again", flush=True)
+            continue
+        print(label, flush=True)
+        through = config.rounds if name.startswith(SERVERS) else 0
+        result = run(config, runs / "privacy" / label, through)
+        asked = dataclasses.asdict(config.privacy)
+        found = {"cell": name, "privacy": asked, **result, "command": command}
+        write_result("privacy", label, found)
+
+
+def config_of(name: str, data: Path, seed: int, rounds: int | None) -> Config:
+    """Settings of a cell; the gradients of a round's clients are taken together."""
+    if name.removeprefix(SERVERS) not in CELLS:
+        raise SystemExit(f"--cell {name}: give one of {', '.join(CELLS)}, or {SERVERS}CELL")
+    cohort, rate, changes = CELLS[name.removeprefix(SERVERS)]
+    base = PRESETS["din-dp"]
+    return dataclasses.replace(
+        base,
+        data=str(data),
+        rounds=rounds or base.rounds,
+        seed=seed,
+        clients_per_round=cohort,
+        aggregation="plain",
+        eval_every=30,
+        threads=1,
+        local=dataclasses.replace(base.local, together=True),
+        server=dataclasses.replace(base.server, lr=rate),
+        privacy=dataclasses.replace(base.privacy, **changes),
+        recommendation=dataclasses.replace(base.recommendation, ranked_users=0),
+    )

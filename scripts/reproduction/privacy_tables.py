@@ -1,0 +1,47 @@
+"""The table of AUC by epsilon in docs/results/recommenders.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scripts.reproduction.markdown import stamp_of
+from scripts.reproduction.page_table import table
+from scripts.reproduction.results import Figures, read_results
+
+
+def runs_of() -> list[Figures]:
+    """All runs, the weakest protection first."""
+    return sorted(read_results("privacy").values(), key=_order)
+
+
+def _order(run: Figures) -> tuple[float, str, int]:
+    return -(run["privacy"]["epsilon"] or 1e9), run["cell"].removeprefix("servers-"), run["rounds"]
+
+
+@table(
+    "privacy",
+    "epsilon | reports of a user | rounds apart | noise correlated over | users a round | rounds | "
+    "AUC (seed) | exact rounds",
+    "{epsilon} | {privacy[max_participations]} | {privacy[min_separation]} | {band} | "
+    "{clients_per_round} | {rounds}{through} | {auc} | {exact}",
+    figures=runs_of,
+    stamp=stamp_of,
+    command="privacy --data DATA",
+)
+def _privacy(runs: list[Figures]) -> Iterator[Figures]:
+    groups: dict[tuple[str, int], list[Figures]] = {}
+    for run in runs:
+        groups.setdefault((run["cell"], run["rounds"]), []).append(run)
+    for group in groups.values():
+        first = group[0]
+        asked = first["privacy"]
+        band = asked["band"] or asked["min_separation"]
+        yield {
+            **first,
+            "epsilon": f"{asked['epsilon']:g}" if asked["epsilon"] else "none",
+            "band": f"{band} rounds" if band > 1 and asked["epsilon"] else "-",
+            "through": ", both servers" if first["aggregation"] == "fsl" else "",
+            "auc": ", ".join(f"{run['metrics']['auc']:.3f} ({run['seed']})" for run in group),
+            "exact": f"{sum(run['exact_rounds'] for run in group)} of "
+            f"{sum(run['rounds'] for run in group)}",
+        }

@@ -1,0 +1,79 @@
+"""The noise of one server that is correlated over rounds, in integers throughout.
+
+With z_t a fresh draw of N_Z(0, S^2), S = 2^q sigma, a server adds in round t to every value
+N_t = (z_t - a_1 N_(t-1) - a_2 N_(t-2) - ... + 2^(q-1)) >> q. The recursion uses what was added, N,
+and not past draws: `docs/privacy-proofs.md` proves why that is exact. Forgotten values count as 0,
+which costs usefulness and no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from torchfsl.errors import ProtocolError
+from torchfsl.submodel.taps import bits_of
+from torchfsl.types import Whole
+
+Draw = Callable[[int, int], Whole]
+"""Takes a standard deviation and a count, gives so many draws."""
+
+_CHUNK: Final = 1 << 16
+_LIMIT: Final = (1 << 31) - 1
+
+
+class CorrelatedNoise:
+    """Noise of a server's share, round by round; a `Draw` of values in the share's order.
+
+    Attributes:
+        slots: `int32[taps, size]`, a ring of what was added. Secret.
+        held: by slot the round of what it holds, or -1: another slot counts as 0.
+
+    Args:
+        taps: see `taps`.
+        size: values of a share, lanes included.
+        draw: fresh independent noise, in an array that becomes what is added.
+        slots: memory for the ring, such as a mapped file; in this process unless given.
+    """
+
+    def __init__(
+        self, taps: tuple[int, ...], size: int, draw: Draw, slots: np.ndarray | None = None
+    ) -> None:
+        """Nothing was added yet."""
+        self._taps, self._bits, self._draw = taps, bits_of(taps), draw
+        self.slots = np.zeros((len(taps), size), dtype=np.int32) if slots is None else slots
+        self.held = [-1] * len(taps)
+        self._index, self._place = -1, 0
+
+    def begin(self, index: int) -> None:
+        """Make the noise of round `index`, of which no share has left; again after a failure."""
+        self._index, self._place = index, 0
+        self.held[index % len(self._taps)] = index
+
+    def __call__(self, sigma: int, count: int) -> Whole:
+        """What to add to the next `count` values: `int64[count]`.
+
+        Raises:
+            ProtocolError: a value leaves 32 bits, which no honest plan sees.
+        """
+        values = self._draw(sigma << self._bits, count)
+        for start in range(0, count, _CHUNK):
+            stop = min(start + _CHUNK, count)
+            self._correlate(values[start:stop], slice(self._place + start, self._place + stop))
+        self._place += count
+        return values
+
+    def _correlate(self, values: Whole, where: slice) -> None:
+        """Make draws what is added, in place, and keep it."""
+        band = len(self._taps)
+        for lag in range(1, band):
+            slot = (self._index - lag) % band
+            if self._taps[lag] and self.held[slot] == self._index - lag >= 0:
+                values -= self._taps[lag] * self.slots[slot, where].astype(np.int64)
+        values += 1 << (self._bits - 1)
+        values >>= self._bits
+        if values.size and max(int(values.max()), -int(values.min())) > _LIMIT:
+            raise ProtocolError("correlated noise left 32 bits: the round ends unopened")
+        self.slots[self._index % band, where] = values

@@ -1,0 +1,41 @@
+"""The section of an experiment's settings on differential privacy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from training.sections import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """Noise of both servers under `plain` and `fsl`; `fsl.l2_norm` sets its scale.
+
+    Attributes:
+        epsilon: what all rounds together guarantee against either server; 0 for no noise.
+        delta: of the guarantee.
+        max_participations: most rounds in which a client reports. Above 0, cohorts take the
+            clients in a fixed seeded order instead of at random; 0 for no limit.
+        min_separation: fewest rounds between two reports of a client.
+        band: rounds over which noise is correlated; 0 for `min_separation`, 1 for independent.
+        clip: how clients keep `fsl.l2_norm`: the `whole` update is scaled down, or the dense part
+            and each table down to an equal share (`clip`), or up as well (`normalise`).
+    """
+
+    epsilon: float = 0.0
+    delta: float = 1e-6
+    max_participations: int = 0
+    min_separation: int = 1
+    band: int = 0
+    clip: Literal["whole", "clip", "normalise"] = "whole"
+
+    def __post_init__(self) -> None:
+        for name, least in (("epsilon", 0), ("max_participations", 0), ("min_separation", 1),
+                            ("band", 0)):  # fmt: skip
+            if not least <= getattr(self, name) < 1 << 40:
+                raise ConfigError(
+                    f"privacy.{name} is {getattr(self, name)}; choose {least} or more"
+                )
+        if not 0 < self.delta < 1:
+            raise ConfigError(f"privacy.delta is {self.delta}; choose one in (0, 1)")
