@@ -47,6 +47,10 @@ class Participation:
             return False
         return True
 
+    def charged(self, index: int) -> list[int]:
+        """Clients whose last report was in the round of this index."""
+        return [client for client, place in self.last.items() if place == index]
+
     def charge(self, clients: Iterable[int], index: int) -> None:
         """Count the reports of a round whose share may leave now."""
         if self._most or self._separation > 1:

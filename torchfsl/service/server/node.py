@@ -27,6 +27,7 @@ from torchfsl.service.server import recovery
 from torchfsl.service.server.storage import NodeSettings, Storage
 from torchfsl.service.server.transcript import Transcript
 from torchfsl.service.state.ledger import REMEDY, LedgerError, RoundRow
+from torchfsl.service.state.noise_ring import NOISE
 from torchfsl.service.state.steps import OPEN_STATES, SHARE_MAY_HAVE_LEFT, StoredState, steps_of
 from torchfsl.service.task import Task, decode_task
 from torchfsl.submodel.opened import Opened
@@ -96,6 +97,7 @@ class Node:
             )
         server = recovery.first_server(self.storage, task, model, self._key)
         self.storage.put_task(task, model, replace=replace)
+        self.storage.attach_limits(server)
         self.task, self._server = task, server
         log.info("task set up", extra={"plan": task.plan.digest.hex()})
 
@@ -220,8 +222,10 @@ class Node:
         if kind is Kind.ROUND_STATE:
             return self.begin(number)
         self._ledger.running_round(number)
-        message = self._make(number, kind)
+        message, noise = self._make(number, kind), None
         changes: dict[str, Any] = {"state": StoredState.COMMITTED}
+        if kind is Kind.SHARE_COMMIT:
+            noise = self.storage.kept_noise(self.server)
         if kind is Kind.REPORT_SET:
             report_log = self.storage.report_log
             changes = {"state": StoredState.CLOSED, "reports": self.server.reports.num_complete}
@@ -231,6 +235,8 @@ class Node:
             self.transcript.say(number, kind, message)
             if kind is Kind.SHARE_COMMIT:
                 self.transcript.keep_share(self.plan, number, *self.server.committed())
+            if noise is not None:
+                self._ledger.put_setting(NOISE, noise)
         return message
 
     def _make(self, number: int, kind: Kind) -> bytes:
@@ -283,6 +289,8 @@ class Node:
                 self._ledger.delete_steps_before(number)
             if kind is Kind.SHARE_COMMIT and "state" in changes:
                 self._ledger.put_setting("opened", b"%d" % server.rounds_opened)
+                index, limits = server.rounds_opened - 1, server.participation
+                self._ledger.put_participations(limits.charged(index), index)
             for after, message in follows.items():
                 self.transcript.say(number, after, message)
         if opened is not None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import DecodeError, Error, ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, Error, ProtocolError, RejectedSubmission
 from torchfsl.fsl.plan.headroom import with_headroom
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.server.failures import STATE_ERRORS
@@ -44,15 +44,10 @@ def first_server(storage: Storage, task: Task, model: ServerModel, key: SealKey 
     """The server of a task that is set up now.
 
     Raises:
-        ParameterError: sums of what its clients may send could leave the ring.
+        ParameterError: sums of what its clients may send could leave the ring, or there is no room.
     """
     with_headroom(task.plan)
-    if task.plan.noise_taps or task.plan.max_participations or task.plan.min_separation > 1:
-        raise ParameterError(
-            "a server that may start again does not keep participation limits and correlated noise "
-            "yet: calibrate with neither, or run the task in one process",
-            code="unsupported-plan",
-        )
+    storage.reserve_noise(task.plan)
     return new_server(storage, task, model, key)
 
 
@@ -74,6 +69,9 @@ def restored_server(storage: Storage, task: Task, key: SealKey | None) -> Server
         server.reports.sessions.update(storage.sessions())
     except (DecodeError, KeyError, ValueError) as error:
         raise LedgerError(f"the trees of a session are damaged ({error}): {REMEDY}") from error
+    if not storage.halted and not 0 < task.plan.max_rounds <= storage.rounds_opened:
+        storage.reserve_noise(task.plan)
+    storage.attach_limits(server)
     return server
 
 

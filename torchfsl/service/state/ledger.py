@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +38,8 @@ CREATE TABLE IF NOT EXISTS steps (
     round TEXT NOT NULL, sent INTEGER NOT NULL, kind INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (round, sent, kind));
 CREATE TABLE IF NOT EXISTS sessions (client TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS participations (
+    client TEXT NOT NULL, place INTEGER NOT NULL, PRIMARY KEY (client, place));
 CREATE INDEX IF NOT EXISTS rounds_by_state ON rounds (state);
 """
 _FORMAT: Final = b"1"
@@ -272,6 +274,24 @@ class Ledger:
             self._do("DELETE FROM sessions WHERE client = ?", _key(client))
         else:
             self._do("INSERT OR REPLACE INTO sessions VALUES (?, ?)", _key(client), body)
+
+    # --- participation limits -----------------------------------------------------------------
+
+    def participations(self, before: int) -> list[tuple[int, int]]:
+        """Clients of opened rounds with the indices of these below `before`, in order."""
+        with self._lock:
+            query = "SELECT client, place FROM participations WHERE place < ? ORDER BY place"
+            return [(int(client), place) for client, place in self._db.execute(query, (before,))]
+
+    def put_participations(self, clients: Iterable[int], index: int) -> None:
+        """Charge clients with the round of an index."""
+        with self.transaction():
+            rows = [(_key(client), index) for client in clients]
+            self._db.executemany("INSERT OR IGNORE INTO participations VALUES (?, ?)", rows)
+
+    def delete_participations(self) -> None:
+        """Forget them, with the task that they belong to."""
+        self._do("DELETE FROM participations")
 
     def _one(self, query: str, *values: Any) -> Any:
         with self._lock:
