@@ -111,6 +111,12 @@ class Duo:
         self, number: int, updates: dict[int, object], kinds: tuple[Kind, ...] = STEPS
     ) -> list[plaintext.Contribution]:
         self.step(number, kinds[0])
+        contributions = self.play_reports(number, updates)
+        for kind in kinds[1:]:
+            self.step(number, kind)
+        return contributions
+
+    def play_reports(self, number: int, updates: dict[int, object]) -> list[plaintext.Contribution]:
         contributions = []
         for client, update in updates.items():
             rounds = Client(self.plan, self, client_id=client)
@@ -119,8 +125,6 @@ class Duo:
             receipt = session.submit(update)  # type: ignore[arg-type]
             missing = {name: rows.tolist() for name, rows in receipt.unmatched.items()}
             contributions.append(plaintext.Contribution(update, 1, missing))  # type: ignore[arg-type]
-        for kind in kinds[1:]:
-            self.step(number, kind)
         return contributions
 
     def digests(self) -> list[str]:

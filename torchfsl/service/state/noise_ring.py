@@ -1,0 +1,126 @@
+"""Correlated noise of past rounds on disk: a mapped file of slots, and the ledger's word on each.
+
+A slot is written and synced before the ledger says that the server has committed to a share with
+that noise. After a start a slot counts only if it is the one that the ledger names, index and
+digest; any other counts as 0, which costs usefulness and no privacy (docs/privacy-proofs.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.noise import noise_values
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.state.ledger import Ledger, LedgerError
+from torchfsl.submodel.correlated_noise import CorrelatedNoise
+
+log = logging.getLogger("torchfsl.service.noise")
+
+NOISE: Final = "noise"
+"""Setting of the ledger: by slot the index and the digest of what it holds."""
+_BLOCK: Final = 1 << 20
+
+
+def ring_bytes(plan: Plan) -> int:
+    """Size of a server's file, 0 for a plan without correlated noise."""
+    return len(plan.noise_taps) * noise_values(plan) * 4
+
+
+class NoiseRing:
+    """The file of one task's noise. Secret: with the peer's view it shows past sums.
+
+    Args:
+        folder: state folder of the server.
+        ledger: names the slots that count.
+        plan: of the task, with `noise_taps`.
+
+    Attributes:
+        lost: slots that the ledger names and the file does not hold.
+
+    Raises:
+        ParameterError: the disk has no room for the file.
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, folder: Path, ledger: Ledger, plan: Plan) -> None:
+        """Map the file; make it if it is missing, so that no later write lacks room."""
+        self._path = folder / f"noise-{plan.digest.hex()[:16]}.ring"
+        self._ledger, self.lost = ledger, 0
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.posix_fallocate(handle, 0, ring_bytes(plan))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            self._path.unlink()
+            raise ParameterError(
+                f"correlated noise needs {ring_bytes(plan):,} bytes in {folder}, and the disk has "
+                "fewer: free some, or calibrate with a smaller band",
+                code="no-room",
+            ) from error
+        finally:
+            os.close(handle)
+        shape = (len(plan.noise_taps), noise_values(plan))
+        self.slots: np.memmap[tuple[int, ...], np.dtype[np.int32]] = np.memmap(
+            self._path, dtype=np.int32, mode="r+", shape=shape
+        )
+
+    def attach(self, noise: CorrelatedNoise) -> None:
+        """Let a server's noise go on from the file.
+
+        Raises:
+            LedgerError: the ledger's word on the slots cannot be read.
+        """
+        noise.slots, noise.held = self.slots, [-1] * len(self.slots)
+        for slot, (index, digest) in self._noted().items():
+            if self._digest(int(slot)) == digest:
+                noise.held[int(slot)] = index
+            else:
+                self.lost += 1
+                log.warning("noise of index %d is lost: later rounds have more noise", index)
+
+    def keep(self, noise: CorrelatedNoise, index: int) -> bytes:
+        """Sync the slot of an index; the value of `NOISE` from the commitment on."""
+        slot = index % len(self.slots)
+        self.slots.flush()
+        noted = self._noted() | {str(slot): (index, self._digest(slot))}
+        return json.dumps(noted).encode()
+
+    def _noted(self) -> dict[str, tuple[int, str]]:
+        try:
+            stored = json.loads(self._ledger.setting(NOISE) or b"{}")
+            return {slot: (int(index), str(digest)) for slot, (index, digest) in stored.items()}
+        except (TypeError, ValueError) as error:
+            raise LedgerError(f"the ledger's entry on noise is damaged: {error}") from error
+
+    def _digest(self, slot: int) -> str:
+        return hashlib.sha256(self.slots[slot].data).hexdigest()
+
+
+def forget_noise(ledger: Ledger) -> None:
+    """Inside a transaction: no slot counts any more."""
+    ledger.put_setting(NOISE, None)
+
+
+def wipe_rings(folder: Path, *, but: Plan | None = None) -> None:
+    """Overwrite and delete the files of all tasks, or of all but one."""
+    kept = "" if but is None else but.digest.hex()[:16]
+    for path in folder.glob("noise-*.ring"):
+        if path.name == f"noise-{kept}.ring":
+            continue
+        with path.open("r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            for start in range(0, size, _BLOCK):
+                file.write(bytes(min(_BLOCK, size - start)))
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
