@@ -112,7 +112,7 @@ def forget_noise(ledger: Ledger) -> None:
 
 
 def wipe_rings(folder: Path, *, but: Plan | None = None) -> None:
-    """Overwrite and delete the files of all tasks, or of all but one."""
+    """Overwrite and delete the files of all tasks, or of every task except one."""
     kept = "" if but is None else but.digest.hex()[:16]
     for path in folder.glob("noise-*.ring"):
         if path.name == f"noise-{kept}.ring":
