@@ -19,7 +19,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -40,6 +40,8 @@ _ACCEPTS_AT_ONCE: Final = 16
 
 _TELL_SECONDS: Final = 10.0
 _TOLD_ADDRESSES: Final = 5
+_RECENT_SECONDS: Final = 0.5
+_RETRY_SECONDS: Final = 0.02
 _LONGEST_PATH: Final = 90
 _PREFIX: Final = "torchfsl-door-"
 _NEW_SECONDS: Final = 60.0
@@ -66,13 +68,15 @@ class Door:
         self._limits, self.guests = limits, GuestBook(limits)
         remove_abandoned(Path(tempfile.gettempdir()))
         self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self.inside = str(self._folder / "grpc")
+        self._inside_count = 0
+        self.inside = self.new_inside()
         if len(self.inside) > _LONGEST_PATH:
             self._folder.rmdir()
             raise ParameterError(
                 f"{self._folder} is too long a name for a socket: set TMPDIR to a shorter folder"
             )
         self._held = _hold(self._folder)
+        self._left: deque[Guest] = deque(maxlen=_TOLD_ADDRESSES)
         self.dropped: Counter[str] = Counter()
         self._count = 0
         self._listening: socket.socket | None = None
@@ -86,6 +90,19 @@ class Door:
         listening.setblocking(False)
         self._listening = listening
         asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def new_inside(self) -> str:
+        """A path for the next gRPC server: the one before deletes its own when it ends."""
+        self._inside_count += 1
+        self.inside = str(self._folder / f"grpc{self._inside_count}")
+        return self.inside
+
+    def recent(self) -> list[str]:
+        """Who sent something a moment ago, the last first."""
+        since = asyncio.get_running_loop().time() - _RECENT_SECONDS
+        guests = [g for g in (*self.guests.everybody(), *self._left) if g.heard >= since]
+        guests.sort(key=lambda guest: -guest.heard)
+        return [f"{g.caller or 'unknown'} at {g.address}" for g in guests[:_TOLD_ADDRESSES]]
 
     def address_of(self, peer: str) -> str:
         """Whose connection gRPC means by `peer`, `HOST:PORT`; empty if it is gone."""
@@ -172,14 +189,23 @@ class Door:
             inside.setblocking(False)
             inside.bind(guest.name)
             inside.connect(self.inside)
-        except OSError as error:  # gRPC has too many to accept, or no file is left
+        except (FileNotFoundError, ConnectionRefusedError):  # gRPC has ended, and begins again
             inside.close()
-            log.error("a connection cannot be passed on: %s", error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._passages[guest.name].outside.fileno())
+            loop.call_later(_RETRY_SECONDS, self._begin_again, guest)
+            return
+        except OSError:  # gRPC has too many to accept, or no file is left
+            inside.close()
             self._drop(guest, "backlog")
             return
         finally:
             Path(guest.name).unlink(missing_ok=True)
         self._passages[guest.name].join(inside)
+
+    def _begin_again(self, guest: Guest) -> None:
+        if guest.name in self._passages:
+            self._begin(guest)
 
     # --- who goes -----------------------------------------------------------------------------
 
@@ -193,6 +219,7 @@ class Door:
                 self.dropped["left"] += 1
             elif guest.caller is None:
                 self._note(guest, "handshake")
+            self._left.append(guest)
             self._passages.pop(guest.name).close()
 
     def _drop(self, guest: Guest, why: str) -> None:

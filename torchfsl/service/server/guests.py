@@ -32,6 +32,7 @@ class Guest:
         calls: under way.
         has_left: whether the caller has closed the connection.
         used: when the last call began or ended, in seconds of the loop's clock.
+        heard: when it last sent something, likewise.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Guest:
     calls: int = 0
     has_left: bool = False
     used: float = 0.0
+    heard: float = 0.0
 
 
 class GuestBook:

@@ -22,6 +22,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.service.net import calls
 from torchfsl.service.net.addresses import split_address
 from torchfsl.service.net.trust import Validity
+from torchfsl.service.server.listener import Listener
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.station import Station
 
@@ -42,7 +43,7 @@ class Health:
 
     def __init__(self, party: int, reserve_bytes: int) -> None:
         self._party, self._reserve = party, reserve_bytes
-        self._served: tuple[Node, Station, Validity] | None = None
+        self._served: tuple[Node, Station, Validity, Listener] | None = None
         self._is_stopping = False
         self._beat = 0.0
 
@@ -59,10 +60,10 @@ class Health:
                 said = why
             await asyncio.sleep(_BEAT_SECONDS)
 
-    def begin(self, node: Node, station: Station, validity: Validity) -> None:
+    def begin(self, node: Node, station: Station, validity: Validity, listener: Listener) -> None:
         """The server answers from now on."""
         self._beat = time.monotonic()
-        self._served = node, station, validity
+        self._served = node, station, validity, listener
 
     def stop(self) -> None:
         """It will not for much longer."""
@@ -78,7 +79,9 @@ class Health:
             return "stopping"
         if self._served is None:
             return "starting: the state is being recovered"
-        node, station, validity = self._served
+        node, station, validity, listener = self._served
+        if not listener.is_up:
+            return "gRPC has ended, and cannot be begun again yet"
         if station.failures.unready:
             return station.failures.unready
         if node.storage.halted:
@@ -93,7 +96,7 @@ class Health:
         state: dict[str, Any] = {"ok": not why, "ready": not why, "why": why, "party": self._party}
         if self._served is None:
             return state
-        node, station, _ = self._served
+        node, station, *_ = self._served
         last = node.storage.ledger.last_round()
         return state | {
             "ok": not why and not station.stalled,
@@ -137,11 +140,10 @@ class GrpcProbes:
     def __init__(self, address: str, health_of_server: Health) -> None:
         """Bind; in the event loop."""
         self._health, self._servicer = health_of_server, health.aio.HealthServicer()
-        self._server = grpc.aio.server(options=_OPTIONS)
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
-        split_address(address)
+        host, self.port = split_address(address)
+        self._host = f"[{host}]" if ":" in host else host
         try:
-            self.port = int(self._server.add_insecure_port(address))
+            self._listener = Listener(self._make, 1.0)
         except RuntimeError as error:
             raise ParameterError(
                 f"cannot listen on {address} for gRPC health: name a free port of this machine",
@@ -153,7 +155,7 @@ class GrpcProbes:
         """Answer from now on."""
         await self._tell()
         await self._servicer.set(_LIVE, health_pb2.HealthCheckResponse.SERVING)
-        await self._server.start()
+        await self._listener.start()
         self._following = asyncio.create_task(self._follow())
 
     async def stop(self) -> None:
@@ -161,7 +163,13 @@ class GrpcProbes:
         if self._following is not None:
             self._following.cancel()
         await self._servicer.enter_graceful_shutdown()
-        await self._server.stop(grace=1.0)
+        await self._listener.stop()
+
+    def _make(self) -> grpc.aio.Server:
+        server = grpc.aio.server(options=_OPTIONS)
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        self.port = int(server.add_insecure_port(f"{self._host}:{self.port}"))
+        return server
 
     async def _follow(self) -> None:
         while True:

@@ -88,6 +88,7 @@ def json_on_stderr(level: str) -> Iterator[None]:
     with os.fdopen(own, "w") as stream:
         handler = logging.StreamHandler(stream)
         handler.setFormatter(JsonLines())
+        handler.addFilter(_Sparse())
         root = logging.getLogger()
         before, root.handlers = root.handlers, [handler]
         logging.captureWarnings(True)
@@ -101,6 +102,23 @@ def json_on_stderr(level: str) -> Iterator[None]:
             thread.join(timeout=5)
             logging.captureWarnings(False)
             root.handlers = before
+
+
+class _Sparse(logging.Filter):
+    """Keeps callers from filling the disk with tracebacks of asyncio and of gRPC's Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began, self._count = 0.0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is ours, or one of the first in its time."""
+        if not record.name.startswith(("asyncio", "grpc.")):
+            return True
+        if record.created - self._began > _SECONDS:
+            self._began, self._count = record.created, 0
+        self._count += 1
+        return self._count <= _LINES
 
 
 def _read(lines: IO[str]) -> None:

@@ -39,16 +39,16 @@ class Passage:
         ended: Callable[[], None],
     ) -> None:
         """Nothing has been passed on yet; whoever made this waits for the first bytes."""
-        self._guest, self._outside, self._timer, self._ended = guest, outside, timer, ended
+        self._guest, self.outside, self._timer, self._ended = guest, outside, timer, ended
         self._inside: socket.socket | None = None
         self._ways: tuple[_Way, ...] = ()
 
     def join(self, inside: socket.socket) -> None:
         """Pass bytes from now on."""
-        asyncio.get_running_loop().remove_reader(self._outside.fileno())
+        asyncio.get_running_loop().remove_reader(self.outside.fileno())
         self._inside = inside
-        back = _Way(inside, self._outside, self._ended)
-        self._ways = _Way(self._outside, inside, self._leave, self._step), back
+        back = _Way(inside, self.outside, self._ended)
+        self._ways = _Way(self.outside, inside, self._leave, self._step), back
 
     def stop_timer(self) -> None:
         """The connection may stay."""
@@ -70,10 +70,10 @@ class Passage:
         """Close at once."""
         self._timer.cancel()
         if not self._ways:
-            asyncio.get_running_loop().remove_reader(self._outside.fileno())
+            asyncio.get_running_loop().remove_reader(self.outside.fileno())
         for way in self._ways:
             way.drop()
-        for end in (self._inside, self._outside):
+        for end in (self._inside, self.outside):
             if end is not None:
                 end.close()
 
@@ -89,6 +89,7 @@ class Passage:
 
     def _step(self) -> None:
         """The caller has sent something: it goes on if gRPC had answered before."""
+        self._guest.heard = asyncio.get_running_loop().time()
         if self._ways and self._ways[1].has_passed:
             self._guest.steps = 2
 

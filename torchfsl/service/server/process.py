@@ -31,6 +31,7 @@ from torchfsl.service.server.fetching import FetchDesk
 from torchfsl.service.server.handlers import all_methods
 from torchfsl.service.server.health import GrpcProbes, Health
 from torchfsl.service.server.intake import Limits
+from torchfsl.service.server.listener import Listener
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.observation import ObservationServer, Page
 from torchfsl.service.server.observe import Observer, watch_all, watch_certificates
@@ -131,7 +132,7 @@ class ServerProcess:
         door = await self._answer(
             all_methods(self.station, relays, desk, side, self._validity.seal_certificate)
         )
-        self._health.begin(self.node, self.station, self._validity)
+        self._health.begin(self.node, self.station, self._validity, self._listener)
         self.station.unready = self._health.unready
         ending.callback(asyncio.create_task(self._health.live()).cancel)
         watch_all(self.observer, self.node, self.station, link, door, self._health)
@@ -163,15 +164,20 @@ class ServerProcess:
         """Take calls."""
         door = Door(self._limits)
         self._ending.callback(door.close)
-        server = grpc.aio.server(options=_options(self._limits))
         router = Router(self.station, self._trust, methods, self.observer, door)
-        server.add_generic_rpc_handlers((router,))
-        credentials = server_credentials(self.settings.tls, self.settings.party)
-        server.add_secure_port(f"unix:{door.inside}", credentials)
-        self._ending.push_async_callback(server.stop, grace=5.0)
+
+        def make() -> grpc.aio.Server:
+            server = grpc.aio.server(options=_options(self._limits))
+            server.add_generic_rpc_handlers((router,))
+            credentials = server_credentials(self.settings.tls, self.settings.party)
+            server.add_secure_port(f"unix:{door.new_inside()}", credentials)
+            return server
+
+        self._listener = Listener(make, 5.0, door.recent)
+        self._ending.push_async_callback(self._listener.stop)
         self._ending.callback(router.conversations.end)
         self._ending.callback(router.refusals.close)
-        await server.start()
+        await self._listener.start()
         self._ending.callback(door.close_listening)
         door.open(self._listening)
         return door

@@ -1,0 +1,80 @@
+"""Requests that no gRPC library sends: the server serves the next caller as before."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.support.http2 import VERSIONS, RawCaller
+from tests.support.network import QUICK, Pair
+from torchfsl.service.client.links import Link
+from torchfsl.service.local import free_ports
+from torchfsl.service.net import calls
+
+PREFIX = calls.path("").encode()
+
+
+class ProbedPair(Pair):
+    """A pair that answers gRPC probes, too."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.probes = free_ports(2)
+
+    def command(self, party: int) -> list[str]:
+        return [*super().command(party), "--grpc-health", f"127.0.0.1:{self.probes[party]}"]
+
+    def ready(self) -> str:
+        url = f"http://127.0.0.1:{self.metrics_ports[0]}/readyz"
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProbedPair]:
+    with ProbedPair(tmp_path_factory.mktemp("pair")) as started:
+        started.start()
+        started.set_up()
+        started.open()
+        yield started
+
+
+def raw(pair: Pair, window: int = 65535) -> RawCaller:
+    return RawCaller(pair.ports[0], pair.tls / "client-1.pem", window=window)
+
+
+def test_a_path_that_is_not_utf_8_does_not_keep_others_out(pair: ProbedPair) -> None:
+    for _ in range(3):
+        caller = raw(pair)
+        caller.call(PREFIX + b"Info\xff", b"{}")
+        caller.read(0.5)
+        caller.close()
+        link = Link(pair.urls[0], 0, pair.files("client-2"), QUICK)
+        assert b'"party": 0' in link.call("Info", b"{}", limit=1 << 16)
+        link.close()
+    assert pair.ready() == "ok\n"
+    lines = [line for line in pair.log(0).splitlines() if "a request ended gRPC" in line]
+    assert len(lines) == 1
+    assert "127.0.0.1:" in lines[0]
+
+
+def test_a_path_that_is_not_utf_8_does_not_end_grpc_probes(pair: ProbedPair) -> None:
+    caller = RawCaller(pair.probes[1], None)
+    caller.call(b"/grpc.health.v1.Health/Check\xff", b"")
+    caller.read(0.5)
+    caller.close()
+    with grpc.insecure_channel(f"127.0.0.1:{pair.probes[1]}") as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(service="live"), timeout=60, wait_for_ready=True
+        )
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
