@@ -78,3 +78,22 @@ def test_a_path_that_is_not_utf_8_does_not_end_grpc_probes(pair: ProbedPair) -> 
             health_pb2.HealthCheckRequest(service="live"), timeout=60, wait_for_ready=True
         )
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize(
+    ("method", "message", "window", "seconds"),
+    [("Info", b"{}", 0, 0.15), ("Plan", b"{}", 100, 0.15), ("Converse", b"Plan\n{}", 0, 0.15)],
+)
+def test_a_client_that_leaves_before_its_answer_leaves_the_server_ready(
+    pair: ProbedPair, method: str, message: bytes, window: int, seconds: float
+) -> None:
+    for _ in range(3):
+        caller = raw(pair, window)
+        caller.call(PREFIX + method.encode(), message, *VERSIONS)
+        time.sleep(seconds)
+        caller.close()
+    time.sleep(0.2)
+    link = Link(pair.urls[0], 0, pair.files("client-2"), QUICK)
+    assert b'"party": 0' in link.call("Info", b"{}", limit=1 << 16)
+    link.close()
+    assert pair.ready() == "ok\n"

@@ -29,6 +29,15 @@ from torchfsl.service.server.intake import Budget, Limits
 Context = Any  # grpc.aio.ServicerContext, which has no types
 
 
+@contextlib.contextmanager
+def _present() -> Iterator[None]:
+    """Around what gRPC does for a caller, who may leave meanwhile; raises NotReady then."""
+    try:
+        yield
+    except (grpc.aio.InternalError, grpc.aio.AbortError):
+        raise calls.NotReady("the caller has left") from None
+
+
 class Stream:
     """A call's two directions, with the limits on them.
 
@@ -78,7 +87,8 @@ class Stream:
         for chunk in self._framed(data):
             try:
                 async with asyncio.timeout(self._limits.idle_seconds):
-                    await self._context.write(chunk)
+                    with _present():
+                        await self._context.write(chunk)
             except TimeoutError:
                 raise calls.NotReady("the caller does not read its answer") from None
             self.sent += len(chunk)
@@ -118,7 +128,8 @@ class Stream:
         return chunk
 
     async def _read(self) -> bytes:
-        chunk = await self._context.read()
+        with _present():
+            chunk = await self._context.read()
         if chunk is grpc.aio.EOF:
             return b""
         assert isinstance(chunk, bytes)
@@ -227,7 +238,8 @@ class Conversations:
         try:
             async with asyncio.timeout(self._limits.conversation_seconds) as clock:
                 self._resting[caller][mark] = lambda: clock.reschedule(loop.time())
-                chunk = await context.read()
+                with _present():
+                    chunk = await context.read()
         except TimeoutError:
             return b""
         finally:
