@@ -97,3 +97,18 @@ def test_a_client_that_leaves_before_its_answer_leaves_the_server_ready(
     assert b'"party": 0' in link.call("Info", b"{}", limit=1 << 16)
     link.close()
     assert pair.ready() == "ok\n"
+
+
+@pytest.mark.parametrize("version", ["\u00b2", "\u0663", "\u2460", "4\u0000"])
+def test_a_wire_version_of_odd_digits_is_refused_as_another_version(
+    pair: ProbedPair, version: str
+) -> None:
+    caller = raw(pair)
+    fields = ("torchfsl-wire", version.encode()), VERSIONS[1]
+    caller.call(PREFIX + b"Info", b"{}", *fields)
+    caller.read(0.5)
+    caller.close()
+    assert pair.ready() == "ok\n"
+    for text in (version, version.encode().decode("latin-1")):
+        with pytest.raises(calls.VersionMismatch, match="upgrade the client"):
+            calls.check_versions((("torchfsl-wire", text),), "the client", "server 0")

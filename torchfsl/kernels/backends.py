@@ -79,6 +79,6 @@ def num_threads() -> int:
         if hasattr(os, "sched_getaffinity"):
             return len(os.sched_getaffinity(0))
         return os.cpu_count() or 1
-    if not chosen.isdigit() or int(chosen) < 1:
+    if not chosen.isdecimal() or int(chosen) < 1:
         raise ParameterError(f"TORCHFSL_THREADS is {chosen!r}; set it to a number of threads >= 1")
     return int(chosen)

@@ -130,7 +130,7 @@ def _folder(report: Report, tls: Path) -> None:
     numbers = sorted(
         int(path.stem.removeprefix("client-"))
         for path in tls.glob("client-*.pem")
-        if path.stem.removeprefix("client-").isdigit()
+        if path.stem.removeprefix("client-").isdecimal()
     )
     parties += [Identity(Role.CLIENT, number) for number in numbers]
     there = [one for one in parties if (tls / f"{file_name(one)}.pem").exists()]

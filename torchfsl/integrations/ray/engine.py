@@ -146,7 +146,7 @@ def _address(url: str) -> str:
     """The address as Ray wants it."""
     scheme, _, rest = url.partition("://")
     host, _, port = rest.rpartition(":")
-    if scheme not in SCHEMES or not host or not port.isdigit():
+    if scheme not in SCHEMES or not host or not port.isdecimal():
         raise ParameterError(f"--engine {url!r}: it is ray://HOST:PORT or ray-node://HOST:PORT")
     return url if scheme == "ray" else rest
 

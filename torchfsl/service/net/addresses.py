@@ -22,7 +22,7 @@ def split_address(text: str) -> tuple[str, int]:
         raise ParameterError(
             f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT", code="invalid-address"
         )
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not port.isdecimal() or int(port) > 65535:
         raise ParameterError(
             f"{text!r} is no address: write HOST:PORT, as 127.0.0.1:7000", code="invalid-address"
         )

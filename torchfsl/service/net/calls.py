@@ -155,12 +155,16 @@ def check_versions(given: Iterable[tuple[str, str | bytes]], caller: str, callee
     theirs = str(fields.get(_WIRE, "none"))
     if theirs == str(WIRE_VERSION):
         return
-    newer = theirs.isdigit() and len(theirs) < 10 and int(theirs) > WIRE_VERSION
+    newer = _is_number(theirs) and int(theirs) > WIRE_VERSION
     library = str(fields.get(_LIBRARY, "unknown"))[:32]
     raise VersionMismatch(
         f"{caller} speaks wire version {theirs[:16]} (torchfsl {library}), {callee} speaks "
         f"{WIRE_VERSION} (torchfsl {__version__}): upgrade {callee if newer else caller}"
     )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def chunks(*parts: bytes | memoryview) -> Iterator[bytes]:

@@ -79,7 +79,7 @@ def client_numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        if not first.isdigit() or not (last or first).isdigit():
+        if not first.isdecimal() or not (last or first).isdecimal():
             raise ParameterError(f"--clients {text!r}: write numbers and ranges, as 0-99,200")
         if int(last or first) < int(first):
             raise ParameterError(

@@ -199,7 +199,7 @@ def target(url: str) -> str:
     for scheme in _SCHEMES:
         rest = rest.removeprefix(scheme)
     host, _, port = rest.rstrip("/").rpartition(":")
-    if "://" in rest or not host or not port.isdigit():
+    if "://" in rest or not host or not port.isdecimal():
         raise ParameterError(
             f"{url!r} is no server: write https://HOST:PORT", code="invalid-address"
         )

@@ -29,7 +29,7 @@ class Supervisor:
         self._address = "\0" + path[1:] if path.startswith("@") else path
         asked = environment.get("WATCHDOG_USEC", "0")
         meant = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        known = bool(self._address) and meant and asked.isdigit()
+        known = bool(self._address) and meant and asked.isdecimal()
         self.watchdog_seconds = int(asked) / 1e6 if known else 0.0
 
     def tell(self, state: str) -> None:
