@@ -80,12 +80,15 @@ def decode(data: bytes | memoryview) -> tuple[dict[str, Array], dict[str, Any]]:
 def _description(text: bytes) -> tuple[list[tuple[str, str, tuple[int, ...]]], dict[str, Any]]:
     try:
         fields = json.loads(text)
+        if b"\\ud" in text.lower():  # perhaps half a surrogate pair, which has no UTF-8
+            json.dumps(fields, ensure_ascii=False).encode()
         described, meta = fields["arrays"], fields["meta"]
         found = [(name, dtype, tuple(shape)) for name, dtype, shape in described]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DecodeError(f"arrays: no valid description: {error}") from error
     for name, dtype, shape in found:
-        sizes_fit = all(type(n) is int and 0 <= n < 1 << 40 for n in shape) and len(shape) <= 32
+        sizes_fit = len(shape) <= 32 and all(type(n) is int and n >= 0 for n in shape)
+        sizes_fit = sizes_fit and math.prod(max(n, 1) for n in shape) < 1 << 40
         is_named = isinstance(name, str) and isinstance(dtype, str) and dtype in _DTYPES
         if not is_named or not sizes_fit:
             raise DecodeError("arrays: a name, dtype or shape is not valid")
