@@ -206,7 +206,8 @@ def change_model(folder: Path) -> None:
 
 
 def older_model(folder: Path) -> None:
-    shutil.copy(folder / "models" / "version-0.fsl", folder / "models" / "version-1.fsl")
+    (older,) = (folder / "models").glob("version-0-*.fsl")
+    shutil.copy(older, folder / "models" / "version-1.fsl")
 
 
 DAMAGES = {

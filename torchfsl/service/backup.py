@@ -75,7 +75,7 @@ class Backup:
         known = json.loads(stored["model"])
         task = Task.from_settings(json.loads(stored["task"]))
         version = int(known["version"])
-        data = (folder / "models" / f"version-{version}.fsl").read_bytes()
+        data = vault.model_file(folder, known).read_bytes()
         model = tasks.decode_model(task, data)
         if model.digest().hex() != known["digest"]:
             raise DecodeError("it is not the one that the ledger names")

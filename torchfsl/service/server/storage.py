@@ -37,7 +37,8 @@ from torchfsl.submodel.server_model import ServerModel
 log = logging.getLogger("torchfsl.service.storage")
 _succession_log = logging.getLogger("torchfsl.service.succession")
 
-_KEPT_MODELS: Final = 2
+_NAMES: Final = ("version", "digest")
+"""What others may know of the current model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,8 @@ class Storage:
     @property
     def model_version(self) -> dict[str, Any]:
         """`version` and `digest` of the current model; empty without a task."""
-        version: dict[str, Any] = json.loads(self.ledger.setting("model") or b"{}")
-        return version
+        stored = self._stored_version()
+        return {name: stored[name] for name in _NAMES if name in stored}
 
     @property
     def is_live(self) -> bool:
@@ -144,10 +145,9 @@ class Storage:
         Raises:
             ProtocolError: there is no task yet.
         """
-        version = self.model_version
-        if not version:
+        if not self.model_version:
             raise ProtocolError("this server has no task yet, and no model", code="no-task")
-        return self._model_file(int(version["version"])).read_bytes()
+        return self._model_file().read_bytes()
 
     def result_bytes(self) -> bytes:
         """The sums opened last."""
@@ -176,7 +176,9 @@ class Storage:
         if not replace or not self.settings.may_replace:
             self._check_replaceable(consents=replace)
         self._put_aside()
-        vault.write_whole(self._model_file(0), encode_model(model, 0))
+        # Beside the file of the task before, which holds until the transaction.
+        file = f"version-0-{task.plan.digest.hex()[:16]}.fsl"
+        vault.write_whole(self.folder / "models" / file, encode_model(model, 0))
         with self.ledger.transaction():
             self.ledger.delete_rounds()  # numbers are per session, which the plan names
             for client in self.ledger.sessions():
@@ -187,7 +189,8 @@ class Storage:
             self.ledger.put_setting("opened", None)
             self.ledger.delete_participations()
             forget_noise(self.ledger)
-            _put_model_version(self.ledger, 0, model.digest())
+            _put_model_version(self.ledger, 0, model.digest(), file)
+        self._drop_models(file)
         self.halted = ""
         forget_log(self.ledger)
         self._stored_sessions = {}
@@ -236,7 +239,7 @@ class Storage:
             self.folder / "replaced" / Task.from_settings(json.loads(task)).plan.digest.hex()[:16]
         )
         vault.write_whole(kept / "task.json", task)
-        vault.write_whole(kept / "model.fsl", self._model_file(version).read_bytes())
+        vault.write_whole(kept / "model.fsl", self._model_file().read_bytes())
         _succession_log.info("the model of the task before is kept", extra={"path": str(kept)})
 
     def reserve_noise(self, plan: Plan) -> None:
@@ -295,13 +298,14 @@ class Storage:
 
     def end_applied(self, number: int, opened: Opened, server: Server) -> None:
         """Store the sums and the next model, count the round as applied, wipe its reports."""
-        version = int(self.model_version["version"]) + 1
+        version, before = int(self.model_version["version"]) + 1, self._model_file().name
+        file = f"version-{version}.fsl"
         vault.write_whole(self.folder / "opened.fsl", vault.encode_opened(opened, number))
-        vault.write_whole(self._model_file(version), encode_model(server.model, version))
+        vault.write_whole(self.folder / "models" / file, encode_model(server.model, version))
         with self.ledger.transaction():
-            _put_model_version(self.ledger, version, server.model.digest())
+            _put_model_version(self.ledger, version, server.model.digest(), file)
             self._end(number, server, state=StoredState.APPLIED, accepted=opened.num_clients)
-        self._model_file(version - _KEPT_MODELS).unlink(missing_ok=True)
+        self._drop_models(file, before)
         self._wipe_log()
         self._forget_spent_noise(server)
         forget_log(self.ledger)
@@ -356,8 +360,17 @@ class Storage:
                 self.ledger.put_session(client, vault.encode_trees(server.reports.sessions[client]))
         self._stored_sessions = current
 
-    def _model_file(self, version: int) -> Path:
-        return self.folder / "models" / f"version-{version}.fsl"
+    def _stored_version(self) -> dict[str, Any]:
+        stored: dict[str, Any] = json.loads(self.ledger.setting("model") or b"{}")
+        return stored
+
+    def _model_file(self) -> Path:
+        return vault.model_file(self.folder, self._stored_version())
+
+    def _drop_models(self, *kept: str) -> None:
+        for path in (self.folder / "models").glob("version-*.fsl"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
 
     def _wipe_log(self) -> None:
         """Overwrite the master seeds of the round, then delete its reports."""
@@ -379,8 +392,8 @@ def _secrets(report_log: ReportLog) -> Iterator[tuple[int, int, int]]:
             yield position, *span
 
 
-def _put_model_version(ledger: Ledger, version: int, digest: bytes) -> None:
-    value = {"version": version, "digest": digest.hex()}
+def _put_model_version(ledger: Ledger, version: int, digest: bytes, file: str) -> None:
+    value = {"version": version, "digest": digest.hex(), "file": file}
     ledger.put_setting("model", json.dumps(value).encode())
 
 

@@ -6,6 +6,7 @@ And the folder before it is used: this user's alone, and not what is left of a l
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,11 @@ def write_whole(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_folder(path.parent)
+
+
+def model_file(folder: Path, known: Mapping[str, Any]) -> Path:
+    """Where the model lies that the ledger names; earlier versions left the file's name out."""
+    return folder / "models" / known.get("file", f"version-{known['version']}.fsl")
 
 
 def encode_opened(opened: Opened, round_number: int) -> bytes:
@@ -73,7 +79,7 @@ def decode_opened(data: bytes) -> tuple[Opened, int]:
             withheld={str(name): int(count) for name, count in meta["withheld"].items()},
         )
         return opened, int(meta["round"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DecodeError(f"not opened sums: {error}") from error
 
 
