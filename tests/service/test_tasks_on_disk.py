@@ -1,4 +1,4 @@
-"""A task on its way to the disk: odd arrays are refused, and a crash between leaves the old task."""
+"""A task on its way to the disk: odd arrays are refused, a crash leaves the task before."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ def test_a_crash_between_the_model_and_the_ledger_leaves_the_task_before(
     digest, nonce = duo.digests()[0], b"another nonce..."
     plan = bind_plan(mixed_plan(), authorities, nonce)
     model = {name: value + 1 for name, value in make_state(plan).items()}
-    with monkeypatch.context() as patch, pytest.raises(PowerLossError):
+    with monkeypatch.context() as patch:
         patch.setattr(Ledger, "delete_rounds", fail)
-        duo.nodes[0].set_up(encode_task(Task(plan, nonce), model))
+        with pytest.raises(PowerLossError):
+            duo.nodes[0].set_up(encode_task(Task(plan, nonce), model))
     duo.crash(0)
     assert duo.digests()[0] == digest
     assert duo.nodes[0].plan == duo.plan

@@ -239,20 +239,27 @@ class GroupWriter:
         await entry.filed
 
     async def _write(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._waiting:
-            report_log = self._waiting[0].report_log
-            batch = [entry for entry in self._waiting if entry.report_log is report_log]
-            self._waiting = [entry for entry in self._waiting if entry.report_log is not report_log]
-            await loop.run_in_executor(self._thread, self._append, report_log, batch)
-        self._task = None
+        loop, batch = asyncio.get_running_loop(), list[_Entry]()
+        try:
+            while self._waiting:
+                report_log = self._waiting[0].report_log
+                batch = [one for one in self._waiting if one.report_log is report_log]
+                self._waiting = [one for one in self._waiting if one.report_log is not report_log]
+                await loop.run_in_executor(self._thread, self._append, report_log, batch)
+        except BaseException as error:  # whoever waits hears of it, and the next one is written
+            for entry in batch + self._waiting:
+                settle(entry.filed, error=error)
+            self._waiting = []
+            raise
+        finally:
+            self._task = None
 
     def _append(self, report_log: ReportLog, batch: list[_Entry]) -> None:
         """In the log's thread."""
         results: Sequence[memoryview | Error]
         try:
             results = report_log.append([entry.message for entry in batch])
-        except StoreDamaged as error:
+        except (StoreDamaged, RejectedSubmission) as error:
             results = [error] * len(batch)
         for entry, result in zip(batch, results, strict=True):
             if isinstance(result, memoryview):

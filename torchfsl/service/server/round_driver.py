@@ -102,7 +102,7 @@ class RoundDriver:
         row = self._ledger.round(number)
         knows = row is not None or station.node.storage.running() is not None
         if knows and (row is None or row.state is not StoredState.UNOPENED):
-            await station.write(station.node.abandon, number, reason)
+            await station.abandon(number, reason)
             await self.stop()
             await self._over(number)
         request = calls.encode_request(round=number, reason=reason)
@@ -233,7 +233,7 @@ class RoundDriver:
         if row is None or row.state.has_ended:
             return
         try:
-            await station.write(station.node.abandon, number, str(error), forced=True)
+            await station.abandon(number, str(error), forced=True)
         except ProtocolError:
             station.stalled = f"round {number} cannot be finished: {error}"
 
@@ -285,11 +285,11 @@ class Follower:
 
     async def end_before(self, number: int, reason: str) -> None:
         """Server 0 has ended every round below `number`: one that still runs here ends, too."""
-        station, node = self._station, self._station.node
-        running = node.storage.running()
+        station = self._station
+        running = station.node.storage.running()
         if running is not None and running.number < number:
             with contextlib.suppress(ProtocolError):
-                await station.write(node.abandon, running.number, reason, forced=True)
+                await station.abandon(running.number, reason, forced=True)
             self._relays.stop()
             await station.gate.close()
             await station.tell()

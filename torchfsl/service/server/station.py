@@ -156,6 +156,17 @@ class Station:
             reports = row.reports if row is not None else 0
             log.info("round closed", extra={"round": number, "reports": reports})
 
+    async def abandon(self, number: int, reason: str, *, forced: bool = False) -> None:
+        """End a round unopened, see `Node.abandon`, once every message inside has been filed."""
+        running = self.node.storage.running()
+        if running is not None and running.number == number:
+            await self.gate.close()
+        try:
+            await self.write(self.node.abandon, number, reason, forced=forced)
+        finally:
+            if self.is_open:
+                self.gate.open()
+
     async def info(self) -> dict[str, Any]:
         """What anybody in the task may know of the state."""
         node, storage = self.node, self.node.storage

@@ -17,12 +17,13 @@ import errno
 import mmap
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from torchfsl.errors import Error
+from torchfsl.errors import Error, RejectedSubmission
 
 _HEADER: Final = struct.Struct("<4sIQQ")
 _MAGIC: Final = b"TFSR"
@@ -81,6 +82,8 @@ class _Segment:
 class ReportLog:
     """The messages of one round, in the order in which they came.
 
+    One thread may append while another one wipes the log: it takes nothing more then.
+
     Args:
         folder: made when missing; a log that is there is read and continued.
         segment_bytes: size of a segment file.
@@ -98,6 +101,7 @@ class ReportLog:
         self.folder = folder
         self._segment_bytes, self._reserve = segment_bytes, reserve_bytes
         self.damage = ""
+        self._lock = threading.RLock()
         new = not folder.exists()
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.mkdir(exist_ok=True, mode=0o700)
@@ -124,7 +128,8 @@ class ReportLog:
         return self._segments[segment].view[start : start + length]
 
     def __iter__(self) -> Iterator[memoryview]:
-        return (self[position] for position in range(len(self)))
+        with self._lock:
+            return iter([self[position] for position in range(len(self))])
 
     @property
     def num_bytes(self) -> int:
@@ -139,7 +144,47 @@ class ReportLog:
 
         Raises:
             StoreDamaged: the disk failed; nothing of this call may be acknowledged.
+            RejectedSubmission: the log was wiped or closed.
         """
+        with self._lock:
+            return self._append(messages)
+
+    def wipe(self, spans: Iterator[tuple[int, int, int]]) -> None:
+        """Overwrite secrets, then delete the log.
+
+        Args:
+            spans: (position, start, stop) of the secret bytes of messages.
+        """
+        with self._lock:
+            for position, start, stop in spans:
+                segment, offset, _ = self._places[position]
+                os.pwrite(self._segments[segment].handle, bytes(stop - start), offset + start)
+            for part in self._segments:
+                if self.damage:  # what cannot be read may be secret
+                    for start in range(0, part.size, 1 << 20):
+                        os.pwrite(part.handle, bytes(min(1 << 20, part.size - start)), start)
+                os.fsync(part.handle)
+                part.path.unlink(missing_ok=True)
+            self.close()
+            (self.folder / "acknowledged").unlink(missing_ok=True)
+            if self.folder.exists():
+                self.folder.rmdir()
+                sync_folder(self.folder.parent)
+
+    def close(self) -> None:
+        """Close the files."""
+        with self._lock:
+            for segment in self._segments:
+                segment.close()
+            if self._count >= 0:
+                os.close(self._count)
+            self._segments, self._places, self._count = [], [], -1
+
+    def _append(self, messages: Sequence[bytes]) -> list[memoryview | StoreFull]:
+        if self._count < 0:
+            raise RejectedSubmission(
+                "the round has ended: the message came too late", code="too-late"
+            )
         if self._failed or self.damage:
             raise StoreDamaged("the report log failed to write before: restart the server")
         results: list[memoryview | StoreFull] = []
@@ -160,35 +205,6 @@ class ReportLog:
             del self._places[first:]
             raise StoreDamaged(f"the report log cannot be written: {error}") from error
         return results
-
-    def wipe(self, spans: Iterator[tuple[int, int, int]]) -> None:
-        """Overwrite secrets, then delete the log.
-
-        Args:
-            spans: (position, start, stop) of the secret bytes of messages.
-        """
-        for position, start, stop in spans:
-            segment, offset, _ = self._places[position]
-            os.pwrite(self._segments[segment].handle, bytes(stop - start), offset + start)
-        for part in self._segments:
-            if self.damage:  # what cannot be read may be secret
-                for start in range(0, part.size, 1 << 20):
-                    os.pwrite(part.handle, bytes(min(1 << 20, part.size - start)), start)
-            os.fsync(part.handle)
-            part.path.unlink(missing_ok=True)
-        self.close()
-        (self.folder / "acknowledged").unlink(missing_ok=True)
-        if self.folder.exists():
-            self.folder.rmdir()
-            sync_folder(self.folder.parent)
-
-    def close(self) -> None:
-        """Close the files."""
-        for segment in self._segments:
-            segment.close()
-        if self._count >= 0:
-            os.close(self._count)
-        self._segments, self._places, self._count = [], [], -1
 
     def _acknowledge(self) -> None:
         """Note how many messages are on disk, before anybody is told.
