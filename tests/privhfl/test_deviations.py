@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.privhfl.small import SEED, SHAPE, federation, images, networks
-from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.privhfl import Querying, QueryPlan, make_plan
 from torchfsl.privhfl.answering_party import AnsweringParty
 from torchfsl.privhfl.draws import Identity
@@ -73,6 +73,36 @@ def test_messages_by_another_clients_link_are_refused(kind: Kind) -> None:
     querying.server.receive = receive  # type: ignore[method-assign, assignment]
     assert querying.ask(0, [1], images(2)).answered == ((1,),)
     assert refused
+
+
+@pytest.mark.parametrize("kind", [Kind.ANSWER, Kind.SERVE])
+@pytest.mark.parametrize("comparison", ["tables", "trees"])
+def test_words_out_of_range_leave_their_client_out_and_the_others_count(
+    kind: Kind, comparison: str
+) -> None:
+    querying = federation(networks(), min_answering=1, comparison=comparison)
+    take, refused = querying.server.receive, []
+
+    def lie(data: bytes) -> bytes:
+        altered = kind_of(data) == kind and int.from_bytes(data[10:12], "little") > 0
+        return data[:64] + b"\xff" * (len(data) - 64) if altered else data
+
+    def receive(sender: int, data: bytes) -> list[object]:
+        try:
+            return list(take(sender, lie(data) if sender == 2 else data))
+        except (DecodeError, RejectedSubmission) as error:
+            refused.append(error)
+            raise
+
+    if kind == Kind.ANSWER:
+        querying.server.receive = receive  # type: ignore[method-assign, assignment]
+    else:
+        party = querying.answering[2]
+        answer = party.receive
+        party.receive = lambda data: answer(lie(bytes(data)))  # type: ignore[method-assign]
+    answered = querying.ask(0, [1, 2], images(2)).answered
+    left_out = comparison == "tables"  # trees open whole words: all are in range
+    assert answered == (((1,),) if left_out else ((1, 2),))
 
 
 # --- starting again ------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import torch
 
-from torchfsl.errors import ParameterError, RejectedSubmission
+from torchfsl.errors import DecodeError, ParameterError, RejectedSubmission
 from torchfsl.privhfl.dealer import answering_shares, remask, weight_masks
 from torchfsl.privhfl.draws import LABEL_QA, Draws, Identity, Pair
 from torchfsl.privhfl.graph import Graph
@@ -160,6 +160,9 @@ class AnsweringParty:
         except StopIteration as end:
             result = end.value
             self._running.pop(name, None)
+        except DecodeError:
+            self._running.pop(name, None)
+            raise
         topic = Topic(name[0], self.client, name[1], name[2], step)
         return [encode(self.plan, Kind.ANSWER, topic, result)]
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from torchfsl.crypto import kdf
 from torchfsl.crypto.entropy import random_bytes
-from torchfsl.errors import ParameterError
+from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.privhfl.draws import Draws
 from torchfsl.privhfl.lane import Lane
 from torchfsl.types import Bytes
@@ -153,6 +153,8 @@ class Tables:
             bits = []
             for place, table in enumerate(level):
                 index = opened[place]
+                if int(index.max(initial=0)) >> table.index_bits:
+                    raise DecodeError("a masked comparison has bits outside of its table")
                 for output in range(1 + table.equal):
                     bits.append((table, output, _read(next(views), index)))
         packed = np.packbits(bits[0][2])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.privhfl.dealer import remask
 from torchfsl.privhfl.draws import LABEL_SQ, Draws, Identity, Pair
 from torchfsl.privhfl.graph import Graph
@@ -107,7 +107,11 @@ class QueryServer:
         if message.kind == Kind.QUERY:
             entry.expect_once(message)
             return [self._to_answering(Kind.INPUT, topic, serve.input(message.body))]
-        result = serve.go_on(message)
+        try:
+            result = serve.go_on(message)
+        except DecodeError:  # this client is left out, the others count
+            del entry.running[topic.answering]
+            raise
         if isinstance(result, torch.Tensor):
             entry.shares[topic.answering] = result
             del entry.running[topic.answering]
