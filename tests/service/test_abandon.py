@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Header, Kind
+from torchfsl.service.net.answers import decode_info
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.server.failures import Failures
@@ -70,11 +72,11 @@ def test_a_round_is_abandoned_while_messages_are_written_and_the_next_one_takes_
             station = Station(duo.nodes[0], Limits())
             ended: list[object] = []
             station.failures = Failures(ended.append)
+            writing.clear()
             sending = [
                 asyncio.create_task(station.accept(*trees_of(duo, number, c))) for c in (0, 1)
             ]
             await asyncio.to_thread(writing.wait)
-            writing.clear()
             await station.abandon(number, "the test ends it")
             taken = await asyncio.gather(*sending, return_exceptions=True)
             assert True in taken  # what was inside was filed first
@@ -149,3 +151,15 @@ def test_an_unforeseen_error_of_the_log_reaches_its_sender_and_the_next_message_
         return filed
 
     assert asyncio.run(run()) == [b"2"]
+
+
+def test_what_a_server_tells_can_be_read_whenever_its_round_closes(tmp_path: Path) -> None:
+    make_development_certificates(tmp_path, [])
+    duo = Duo(tmp_path, TlsFiles.in_folder(tmp_path, "server-0").authorities(), mixed_plan())
+    duo.nodes[0].begin(1, closes_at=2.0**65)
+    info = asyncio.run(_info(duo))
+    assert decode_info(json.dumps(info).encode())["closes_at"] > time.time()
+
+
+async def _info(duo: Duo) -> dict[str, Any]:
+    return await Station(duo.nodes[0], Limits()).info()

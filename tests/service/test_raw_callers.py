@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import time
 import urllib.error
 import urllib.request
@@ -12,8 +14,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.support.federation import make_state
 from tests.support.http2 import VERSIONS, RawCaller
 from tests.support.network import QUICK, Pair
+from torchfsl.errors import DecodeError, ProtocolError
+from torchfsl.service.client import owner
 from torchfsl.service.client.links import Link
 from torchfsl.service.local import free_ports
 from torchfsl.service.net import calls
@@ -112,3 +117,38 @@ def test_a_wire_version_of_odd_digits_is_refused_as_another_version(
     for text in (version, version.encode().decode("latin-1")):
         with pytest.raises(calls.VersionMismatch, match="upgrade the client"):
             calls.check_versions((("torchfsl-wire", text),), "the client", "server 0")
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "why"),
+    [
+        ("Open", {"round": 1, "expected": 0, "seconds": 2.0**63}, "30 days"),
+        ("Open", {"round": 1, "expected": 0, "seconds": 2_592_001.0}, "30 days"),
+        ("Abandon", {"round": 1, "reason": "\u4e2d" * 1300}, "write a shorter one"),
+    ],
+)
+def test_an_owners_request_that_one_server_alone_could_take_is_refused_at_both(
+    pair: ProbedPair, method: str, fields: dict[str, object], why: str
+) -> None:
+    link = Link(pair.urls[0], 0, pair.files("owner"), QUICK)
+    with pytest.raises(DecodeError, match=why):
+        link.call(method, json.dumps(fields, ensure_ascii=False).encode(), limit=1 << 16)
+    link.close()
+    infos = [pair.owner.links.info(party) for party in (0, 1)]
+    assert [(info["round"], info["state"]) for info in infos] == [(pair.number, "open")] * 2
+
+
+@pytest.mark.parametrize("state", ["opening", "open", "aggregated"])
+def test_no_server_gets_a_new_task_while_a_round_runs_at_the_other_one(
+    pair: ProbedPair, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, sent = pair.owner.links.info, list[object]()
+    monkeypatch.setattr(owner, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(
+        pair.owner.links, "info", lambda p: told(p) | {"state": state if p else "unopened"}
+    )
+    monkeypatch.setattr(pair.owner.links, "both", sent.append)
+    task = dataclasses.replace(pair.task, plan=pair._plan)
+    with pytest.raises(ProtocolError, match=f"is {state} at server 1"):
+        pair.owner.set_up(task, make_state(task.plan), replace=True)
+    assert sent == []

@@ -28,6 +28,8 @@ from torchfsl.types import Array
 
 log = logging.getLogger("torchfsl.service.owner")
 
+_SETTLE_ATTEMPTS, _SETTLE_SECONDS = 10, 0.2
+
 
 class Owner:
     """Who sets up tasks and opens rounds.
@@ -117,9 +119,16 @@ class Owner:
     def _check_replaceable(self, new: Task, replace: bool) -> None:
         """Ask both servers first, so that one does not take what the other refuses."""
         for party in (0, 1):
-            info = self.links.info(party)
-            is_other = info["live"] and info["plan_digest"] != new.plan.digest.hex()
-            if is_other and not (replace and info["may_replace"]):
+            info = self._settled(party)
+            if info["plan_digest"] == new.plan.digest.hex():
+                continue
+            if info["state"] in OPEN_STATES:
+                raise ProtocolError(
+                    f"round {info['round']} of another task is {info['state']} at server {party}: "
+                    "see torchfsl close and torchfsl abandon",
+                    code="another-task",
+                )
+            if info["live"] and not (replace and info["may_replace"]):
                 remedy = (
                     'its operator lets nobody replace it: replace = "owner" in the settings would'
                     if replace
@@ -131,6 +140,15 @@ class Owner:
                     f"{info['model']['version']} rounds: {remedy}",
                     code="another-task",
                 )
+
+    def _settled(self, party: int) -> dict[str, Any]:
+        """What a server says of itself, once a round that is being closed has ended there."""
+        for _ in range(_SETTLE_ATTEMPTS):
+            info = self.links.info(party)
+            if info["state"] not in OPEN_STATES[2:]:
+                break
+            time.sleep(_SETTLE_SECONDS)
+        return info
 
     def open_round(self, number: int, *, expected: int = 0, seconds: float = 3600.0) -> None:
         """Open a round; returns when clients may send. See `RoundDriver.open`.

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from torchfsl.errors import Error, ProtocolError
+from torchfsl.errors import Error, ParameterError, ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.net import calls
@@ -31,6 +31,7 @@ _POLL_SECONDS: Final = 0.25
 _STALLED_SECONDS: Final = 15.0
 """After which an attempt that is under way counts as waiting."""
 
+_MOST_SECONDS: Final = 30 * 24 * 3600
 _ANSWER_SECONDS: Final = 5.0
 """After which an owner who waits for a step hears how far it is, and asks again."""
 
@@ -63,8 +64,14 @@ class RoundDriver:
             seconds: after which it closes in any case.
 
         Raises:
+            ParameterError: `seconds` are more than 30 days.
             ProtocolError: another round is running, or this one ended at once.
         """
+        if seconds > _MOST_SECONDS:
+            raise ParameterError(
+                f"seconds is {seconds:g}: a round may be open for {_MOST_SECONDS} seconds (30 days)"
+                " at most; close it earlier, and open another one"
+            )
         node = self._station.node
         await self._station.write(
             node.begin, number, expected=expected, closes_at=time.time() + seconds
@@ -95,17 +102,23 @@ class RoundDriver:
         A server 0 that has lost its state and runs no round ends what runs at server 1.
 
         Raises:
+            ParameterError: the reason is too long for the other server.
             ProtocolError: it can only be finished, or was never begun.
             NotReady: it has ended here, and the other server does not answer.
         """
         station = self._station
+        request = calls.encode_request(round=number, reason=reason)
+        if len(request) > calls.MAX_REQUEST_BYTES:  # signs outside of ASCII have grown
+            raise ParameterError(
+                f"the reason makes a request of {len(request)} bytes to the other server, which "
+                f"takes {calls.MAX_REQUEST_BYTES}: write a shorter one"
+            )
         row = self._ledger.round(number)
         knows = row is not None or station.node.storage.running() is not None
         if knows and (row is None or row.state is not StoredState.UNOPENED):
             await station.abandon(number, reason)
             await self.stop()
             await self._over(number)
-        request = calls.encode_request(round=number, reason=reason)
         try:
             await self._link.call("Abandon", request, limit=1 << 16)
         except calls.RETRIED:

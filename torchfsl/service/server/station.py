@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from torchfsl.errors import Error, RejectedSubmission
 from torchfsl.fsl.messages import Header, Kind
@@ -22,6 +22,9 @@ from torchfsl.service.state.records import StoreDamaged
 from torchfsl.version import __version__
 
 log = logging.getLogger("torchfsl.service.station")
+
+_LATEST: Final = 2.0**40
+"""Of times that are told, in seconds since the epoch: earlier versions opened rounds for ever."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -180,7 +183,7 @@ class Station:
             "round": last.number if last else -1,
             "state": last.state if last else "",
             "open": self.is_open,
-            "closes_at": last.closes_at if last else 0.0,
+            "closes_at": min(last.closes_at, _LATEST) if last else 0.0,
             "complete": await self.run(self.num_complete) if self.is_open else 0,
             "reports": last.reports if last else 0,
             "accepted": last.accepted if last else 0,

@@ -36,7 +36,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def model_file(folder: Path, known: Mapping[str, Any]) -> Path:
     """Where the model lies that the ledger names; earlier versions left the file's name out."""
-    return folder / "models" / known.get("file", f"version-{known['version']}.fsl")
+    return folder / "models" / str(known.get("file", f"version-{known['version']}.fsl"))
 
 
 def encode_opened(opened: Opened, round_number: int) -> bytes:
