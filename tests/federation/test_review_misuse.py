@@ -57,6 +57,30 @@ def test_a_sampler_that_gives_no_cohort_is_refused(name: str) -> None:
         simulated(BAD[name])
 
 
+@pytest.mark.parametrize("clients", [None, 3, object()])
+def test_clients_that_are_no_list_are_refused_by_name(clients: Any) -> None:
+    with pytest.raises(ParameterError, match="clients"):
+        torchfsl.simulate(federated(), clients, print, rounds=1)
+
+
+@pytest.mark.parametrize("client", [[], {}, "3", 1.5])
+def test_a_client_number_that_is_none_is_refused_by_name(client: Any) -> None:
+    fed = federated()
+    servers = fed.local_servers()
+    with (
+        pytest.raises(ParameterError, match="client_id is"),
+        servers.round(),
+        fed.round(servers, client),
+    ):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("path", ["/nowhere/at/all/model.pt", []])
+def test_a_model_that_cannot_be_written_is_an_error_that_names_the_file(path: Any) -> None:
+    with pytest.raises(ParameterError, match=r"export\(\) cannot write .*folder that exists"):
+        federated().export(path)
+
+
 class Hashed(nn.Embedding):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input % self.num_embeddings)

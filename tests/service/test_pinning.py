@@ -11,13 +11,14 @@ import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 from tests.support.network import HASTY
 from torchfsl.service.client.links import Link
 from torchfsl.service.net import calls, certificates
 from torchfsl.service.net.channels import TlsFiles, channel
+from torchfsl.service.net.identity import NotAllowed
 from torchfsl.service.server.peers import PeerLink
 
 SERVER, DNS = "torchfsl:server:0", "server-0.torchfsl"
@@ -29,10 +30,10 @@ WRONG: list[tuple[list[str], str]] = [
 ]  # fmt: skip
 
 
-def issue(folder: Path, name: str, uris: list[str], dns: str) -> None:
+def issue(folder: Path, name: str, uris: list[str], dns: str, key: Any = None) -> None:
     """A certificate that server 0's authority signs."""
     issuer, issuer_key = certificates._read_authority(folder, "ca-server-0")
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = key or ec.generate_private_key(ec.SECP256R1())
     title = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     names = [*map(x509.UniformResourceIdentifier, uris), x509.DNSName(dns)]
     builder = certificates._builder(title, issuer.subject, key, 3)
@@ -109,3 +110,26 @@ def test_the_servers_own_is_taken_and_a_new_one_of_its_too(folder: Path, dns: st
         link.call("Info", b"{}", limit=100)
     link.close()
     server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("key", "bits"),
+    [
+        (lambda: rsa.generate_private_key(65537, 1024), 1024),  # noqa: S505 (is refused)
+        (lambda: ec.generate_private_key(ec.SECP192R1()), 192),
+        (lambda: rsa.generate_private_key(65537, 2048), 0),
+        (lambda: ec.generate_private_key(ec.SECP384R1()), 0),
+        (lambda: ed25519.Ed25519PrivateKey.generate(), 0),
+    ],
+    ids=["RSA-1024", "P-192", "RSA-2048", "P-384", "Ed25519"],
+)
+def test_a_certificate_with_a_short_key_names_nobody(key: Any, bits: int, tmp_path: Path) -> None:
+    certificates.make_development_certificates(tmp_path, [])
+    issue(tmp_path, "short", [SERVER], DNS, key())
+    authorities = TlsFiles.in_folder(tmp_path, "server-0").authorities()
+    pem = (tmp_path / "short.pem").read_bytes()
+    if bits:
+        with pytest.raises(NotAllowed, match=f"key has {bits} bits: make one of at least"):
+            authorities.identify(pem)
+    else:
+        assert authorities.identify(pem).uri == SERVER

@@ -49,7 +49,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import ModelPlanOptions
 from torchfsl.submodel.aggregation import Participant
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
-from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.plan import SubmodelPlan, check_number
 from torchfsl.submodel.segments import SegmentSpec
 
 log = logging.getLogger("torchfsl.federation")
@@ -383,6 +383,7 @@ class Federated:
         client_id = getattr(servers, "client_id", None) if client_id is None else client_id
         if client_id is None:
             raise ParameterError("pass the client's number: fed.round(servers, client_id, ...)")
+        client_id = check_number("client_id", client_id)
         found: RowIds | Callable[[], RowIds] | None = rows
         if batches is not None and any(s.retrieve for s in servers.plan.segments):
             found = functools.partial(self.rows_of, batches)
@@ -444,7 +445,8 @@ class Federated:
             path: also written there by `torch.save`.
 
         Raises:
-            ParameterError: a tensor holds NaN or infinite values, as after a private fetch.
+            ParameterError: a tensor holds NaN or infinite values, as after a private fetch, or the
+                file cannot be written.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of absent rows, which the check below names
@@ -456,7 +458,12 @@ class Federated:
                     "call fed.load(servers) first"
                 )
         if path is not None:
-            torch.save(state, path)
+            try:
+                torch.save(state, path)
+            except (AttributeError, OSError, RuntimeError) as error:
+                raise ParameterError(
+                    f"export() cannot write {path!r} ({error}): name a file in a folder that exists"
+                ) from error
         return state
 
     def state_dict(self) -> dict[str, Any]:

@@ -103,6 +103,8 @@ def simulate(
     """
     expect_a(Federated, fed, "the first argument", "call simulate(fed, clients, train, rounds=...)")
     expect_able(("__call__",), train, "train", "pass a function that takes a client's data")
+    remedy = "pass a list of the clients' data, or a mapping from client numbers to data"
+    expect_able(("__len__", "__getitem__"), clients, "clients", remedy)
     data = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
     size = len(data) if clients_per_round is None else clients_per_round
     _check_arguments(data, size, rounds, evaluate_every, optimizer_state, seed)

@@ -24,6 +24,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from torchfsl.crypto import kdf
@@ -154,6 +155,7 @@ class Authorities:
 
     def _identify(self, pem: bytes) -> Identity:
         certificate = load_certificate(pem)
+        _check_strength(certificate.public_key())
         uris = _uris(certificate)
         if len(uris) != 1:
             raise NotAllowed("a certificate must name exactly one party in a URI")
@@ -213,6 +215,17 @@ def load_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
         return tuple(x509.load_pem_x509_certificates(pem))
     except ValueError as error:
         raise ParameterError(f"not a PEM certificate: {error}") from error
+
+
+def _check_strength(key: object) -> None:
+    """Raise NotAllowed for a key that others may find: shorter than P-256 or RSA-2048."""
+    least = 2048 if isinstance(key, RSAPublicKey) else 256
+    size = getattr(key, "key_size", least)  # Ed25519 has one size
+    if size < least:
+        raise NotAllowed(
+            f"the certificate's key has {size} bits: make one of at least {least}, as torchfsl "
+            "certs does"
+        )
 
 
 def _uris(certificate: x509.Certificate) -> list[str]:
