@@ -142,7 +142,7 @@ class Owner:
                 )
 
     def _settled(self, party: int) -> dict[str, Any]:
-        """What a server says of itself, once a round that is being closed has ended there."""
+        """State of a server after the end of a round that it is closing."""
         for _ in range(_SETTLE_ATTEMPTS):
             info = self.links.info(party)
             if info["state"] not in OPEN_STATES[2:]:

@@ -98,7 +98,7 @@ class Door:
         return self.inside
 
     def recent(self) -> list[str]:
-        """Who sent something a moment ago, the last first."""
+        """Callers that have just sent something, the newest first."""
         since = asyncio.get_running_loop().time() - _RECENT_SECONDS
         guests = [g for g in (*self.guests.everybody(), *self._left) if g.heard >= since]
         guests.sort(key=lambda guest: -guest.heard)

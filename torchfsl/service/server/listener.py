@@ -1,8 +1,8 @@
-"""A gRPC server that is made anew when it ends by itself.
+"""A gRPC server, and the next one when a request ends it.
 
 One request whose path is not UTF-8 ends the loop in which grpc.aio takes requests, for good, before
-any handler or certificate is looked at. What runs goes on in the old server for a while, and the
-next caller comes to the new one.
+any handler runs. Calls under way go on in the old server for a while. The next caller reaches the
+new one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Listener:
     Args:
         make: a server that listens once it is started; raises RuntimeError if the port is taken.
         grace: seconds in which calls may end.
-        suspects: who may have ended a server, for the log.
+        suspects: callers that may have ended a server, for the log.
 
     Attributes:
         is_up: whether a server takes calls.
-        ended: how many servers ended by themselves.
+        ended: number of servers that a request has ended.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ class RoundDriver:
         if seconds > _MOST_SECONDS:
             raise ParameterError(
                 f"seconds is {seconds:g}: a round may be open for {_MOST_SECONDS} seconds (30 days)"
-                " at most; close it earlier, and open another one"
+                " at most"
             )
         node = self._station.node
         await self._station.write(

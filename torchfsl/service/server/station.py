@@ -24,7 +24,7 @@ from torchfsl.version import __version__
 log = logging.getLogger("torchfsl.service.station")
 
 _LATEST: Final = 2.0**40
-"""Of times that are told, in seconds since the epoch: earlier versions opened rounds for ever."""
+"""Latest time in an answer, in seconds since the epoch."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

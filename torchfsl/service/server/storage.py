@@ -38,7 +38,7 @@ log = logging.getLogger("torchfsl.service.storage")
 _succession_log = logging.getLogger("torchfsl.service.succession")
 
 _NAMES: Final = ("version", "digest")
-"""What others may know of the current model."""
+"""Fields of the current model that others may know."""
 
 
 @dataclass(frozen=True, slots=True)

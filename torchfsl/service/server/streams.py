@@ -31,7 +31,7 @@ Context = Any  # grpc.aio.ServicerContext, which has no types
 
 @contextlib.contextmanager
 def _present() -> Iterator[None]:
-    """Around what gRPC does for a caller, who may leave meanwhile; raises NotReady then."""
+    """Raise NotReady if the caller leaves meanwhile."""
     try:
         yield
     except (grpc.aio.InternalError, grpc.aio.AbortError):

@@ -35,7 +35,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def model_file(folder: Path, known: Mapping[str, Any]) -> Path:
-    """Where the model lies that the ledger names; earlier versions left the file's name out."""
+    """Path of the model that the ledger names. Earlier versions stored no file name."""
     return folder / "models" / str(known.get("file", f"version-{known['version']}.fsl"))
 
 
