@@ -101,11 +101,11 @@ def test_nothing_that_a_round_rests_on_is_in_a_backup(tmp_path: Path) -> None:
             assert piece.hex().encode() not in held
         task = Backup.read(tmp_path / "backup").task
         assert (task.coins, task.nonce) == ((), bytes(16))
+        pair.close()
         with pytest.raises(DecodeError, match="not bound to these two servers"):
             pair.owner.set_up(
                 task, make_state(task.plan), replace=True
             )  # as it is, it is nobody's task
-        pair.close()
 
 
 def test_a_lost_disk_in_a_round_ends_in_a_new_task_that_goes_on_with_the_model(
