@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from training.data.class_names import check_class_names
 from training.data.errors import DataError
 from training.data.prf import Stream
 
@@ -192,6 +193,7 @@ def _open(
         if len(names) > 1:
             others = ", ".join(map(repr, names[1:]))
             log.warning("%s: column %r is the %s, %s not read", source, names[0], kind_of, others)
+    check_class_names(source, labels[0], features[labels[0]].names)
     return splits, inputs[0], labels[0]
 
 

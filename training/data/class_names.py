@@ -1,0 +1,81 @@
+"""Whether the files of a local data set number their classes alike.
+
+`datasets` takes the names of classes from one file and the numbers from all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from training.data.errors import DataError
+
+_SHOWN: Final = 5
+
+
+def check_class_names(source: str, column: str, names: Sequence[str]) -> None:
+    """Compare every Parquet and Arrow file's own class names with those that `datasets` found.
+
+    Args:
+        source: a folder; names on the Hub are not looked at.
+        column: of the label.
+        names: of the classes, in order.
+
+    Raises:
+        DataError: a file has others; the message says which.
+    """
+    if not Path(source).is_dir():
+        return
+    for file in _files(source):
+        own = _names_in(file, column)
+        if own is not None and list(own) != list(names):
+            raise DataError(
+                f"{file}: column {column!r} numbers {len(own)} classes, other files of the data "
+                f"set {len(names)}: {_difference(own, names)}. Number the labels of every file "
+                f"alike before storing: dataset.cast_column({column!r}, "
+                f"datasets.ClassLabel(names=NAMES)) on the labels as text, with one list NAMES"
+            )
+
+
+def _files(source: str) -> Iterator[Path]:
+    import datasets  # type: ignore[import-untyped]
+
+    builder = datasets.load_dataset_builder(source)
+    for files in (builder.config.data_files or {}).values():
+        yield from (Path(file) for file in files if Path(file).is_file())
+
+
+def _names_in(file: Path, column: str) -> list[str] | None:
+    """A file's class names by number; None where it has none."""
+    import datasets
+    import pyarrow
+    from pyarrow import parquet
+
+    if file.suffix == ".parquet":
+        schema = parquet.read_schema(file)
+    elif file.suffix == ".arrow":
+        schema = pyarrow.ipc.open_stream(file).schema
+    else:
+        return None
+    feature = datasets.Features.from_arrow_schema(schema).get(column)
+    return list(feature.names) if isinstance(feature, datasets.ClassLabel) else None
+
+
+def _difference(own: Sequence[str], names: Sequence[str]) -> str:
+    known, others = set(own), set(names)
+    alone = {
+        "it alone has": [name for name in own if name not in others],
+        "they alone have": [name for name in names if name not in known],
+    }
+    parts = [
+        f"{who} {', '.join(map(repr, more[:_SHOWN]))}{' and more' * (len(more) > _SHOWN)}"
+        for who, more in alone.items()
+        if more
+    ]
+    place = next(
+        (n for n, (one, other) in enumerate(zip(own, names, strict=False)) if one != other), None
+    )
+    if place is not None:
+        parts.append(f"class {place} is {own[place]!r} there, {names[place]!r} in the others")
+    return "; ".join(parts)
