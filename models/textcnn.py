@@ -47,7 +47,10 @@ class TextCNN(nn.Module):
         self.padding_id = padding_id
 
     def forward(self, words: Tensor) -> Tensor:
-        """Return the logits `[B, classes]` of int64 word ids `[B, T]`, padded at the end."""
+        """Return the logits `[B, classes]` of int64 word ids `[B, T]`, padded at the end.
+
+        Windows of padding count in the maximum, so that logits depend on T.
+        """
         missing = self.longest_window - words.shape[1]
         if missing > 0:
             words = functional.pad(words, (0, missing), value=self.padding_id)
