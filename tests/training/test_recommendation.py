@@ -171,14 +171,16 @@ def test_places_are_those_of_sorting_the_candidates_one_user_at_a_time(evaluate:
     model = task.build_model().eval()
     back = {"test": 1, "validation": 2}[evaluate]
     found: dict[str, list[float]] = {"": [], "catalogue_": []}
-    ranked = task._ranking._users
+    ranked = {
+        int(user): own[1:].tolist()
+        for users, candidates in task._ranking._groups
+        for user, own in zip(users, candidates, strict=True)
+    }
     for user, sequence in enumerate(task.data.sequences):
         positive, history = int(sequence[-back]), sequence[:-back][-task.settings.history :]
         untouched = sorted(set(range(60)) - set(sequence.tolist()))
-        (place,) = np.flatnonzero(task._ranking._users == user) if user in ranked else (-1,)
-        sampled = task._ranking._candidates[place, 1:].tolist()
-        assert len(set(sampled)) == len(sampled) == task._ranking._count
-        assert user not in ranked or set(sampled) <= set(untouched)
+        sampled = ranked.get(user, untouched)
+        assert sorted(sampled) == untouched  # of 60 items, fewer than 99 are left to all
         for prefix, others in (("", sampled), ("catalogue_", untouched)):
             if user not in (task._ranking._in_catalogue if prefix else ranked):
                 continue
@@ -199,6 +201,30 @@ def test_places_are_those_of_sorting_the_candidates_one_user_at_a_time(evaluate:
         reciprocal = sum(1 / place for place in places) / len(places)
         assert measured[prefix + "mrr"] == pytest.approx(reciprocal)
         assert f"popularity_{prefix}hr10" in task.baselines()
+
+
+def test_a_user_of_nearly_all_items_has_fewer_negatives_and_no_one_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = synthetic_interactions(5, users=20, items=150, categories=6, length=(4, 20))
+    alone = task_of(data, ranked_users=99, catalogue_users=2)
+    assert alone._ranking.shortage == {}
+    assert "negatives" not in caplog.text
+    many = dataclasses.replace(data, sequences=(*data.sequences, np.arange(143)))
+    task = task_of(many, ranked_users=99, catalogue_users=2)
+    drawn = {
+        int(user): own.tolist()
+        for users, candidates in task._ranking._groups
+        for user, own in zip(users, candidates, strict=True)
+    }
+    (group,) = alone._ranking._groups
+    assert {user: drawn[user] for user in range(20)} == {
+        int(user): own.tolist() for user, own in zip(*group, strict=True)
+    }
+    assert len(set(drawn[20])) == 1 + 7
+    figures = task.final_test(task.build_model())
+    assert (figures["users_with_fewer_negatives"], figures["fewest_negatives"]) == (1, 7)
+    assert "1 of 21 ranked users left fewer than 99 items, the fewest 7" in caplog.text
 
 
 def test_ties_share_the_mean_of_their_places() -> None:

@@ -1,11 +1,12 @@
 """AUC, GAUC, logloss, accuracy and measures of rankings in NumPy.
 
-A ranking puts the held-out item among 99 seeded negatives, and in the whole catalogue; items that
-the user took otherwise do not compete.
+A ranking puts the held-out item among 99 seeded negatives, or as many as the user left, and in the
+whole catalogue; items that the user took otherwise do not compete.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy.typing as npt
 from training.data.interactions import Interactions, draw_untouched
 from training.data.prf import Stream
 from training.tasks.task import Ids
+
+log = logging.getLogger(__name__)
 
 Reals = npt.NDArray[np.floating]
 Whole = npt.NDArray[np.integer]
@@ -128,6 +131,9 @@ class Ranking:
         seed: of users and negatives.
         among_negatives: how many users; 0 for none.
         in_catalogue: how many users, from 0 on.
+
+    Attributes:
+        shortage: how many users have fewer than 99 negatives, and the fewest; empty if none has.
     """
 
     def __init__(
@@ -142,18 +148,32 @@ class Ranking:
         self._data, self._positives = data, positives
         order = Stream(seed, "ranked users").permutation(data.num_users)
         self._users, self._in_catalogue = order[:among_negatives], order[:in_catalogue]
-        touched = [np.unique(data.sequences[user]) for user in self._users]
-        self._count = min(NEGATIVES, data.num_items - max(map(len, touched), default=0))
-        drawn = [self._draw(*pair, seed) for pair in zip(self._users, touched, strict=True)]
-        negatives = np.array(drawn, dtype=np.int64).reshape(-1, self._count)
-        self._candidates = np.c_[positives[self._users], negatives]
+        drawn = [self._draw(user, np.unique(data.sequences[user]), seed) for user in self._users]
+        counts = np.array([len(negatives) for negatives in drawn], dtype=np.int64)
+        self._groups: list[tuple[Ids, Ids]] = []
+        for count in np.unique(counts)[::-1]:
+            group = np.flatnonzero(counts == count)
+            users = self._users[group]
+            negatives = np.stack([drawn[place] for place in group])
+            self._groups.append((users, np.c_[positives[users], negatives]))
+        self.shortage: dict[str, float] = {}
+        if few := int((counts < NEGATIVES).sum()):
+            self.shortage = {
+                "users_with_fewer_negatives": float(few),
+                "fewest_negatives": float(counts.min()),
+            }
+            log.warning(
+                "%d of %d ranked users left fewer than %d items, the fewest %d: the held-out item "
+                "of each competes with those, which is easier",
+                few, len(counts), NEGATIVES, counts.min(),
+            )  # fmt: skip
 
     def measures(self, scores: Scores) -> dict[str, float]:
         """HR@10, NDCG@10 and MRR among negatives; `catalogue_...` those among all items."""
         measured: dict[str, float] = {}
-        if len(self._users):
-            found = scores(self._users, self._candidates)
-            measured |= of_ranks(ranks(found[:, 0], found[:, 1:]))
+        if self._groups:
+            found = [scores(*group) for group in self._groups]
+            measured |= of_ranks(np.concatenate([ranks(one[:, 0], one[:, 1:]) for one in found]))
         if len(self._in_catalogue):
             places = np.concatenate([self._place(scores, user) for user in self._in_catalogue])
             of_all = of_ranks(places)
@@ -164,8 +184,7 @@ class Ranking:
         """Distinct items that the user never took."""
         stream = Stream(seed, "ranking negatives", int(user))
         chosen = np.empty(0, dtype=np.int64)
-        while len(chosen) < self._count:
-            missing = self._count - len(chosen)
+        while missing := min(NEGATIVES, self._data.num_items - len(touched)) - len(chosen):
             more = draw_untouched(touched, self._data.num_items, missing, stream)
             chosen = np.unique(np.concatenate([chosen, more]))
         return chosen

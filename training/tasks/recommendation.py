@@ -160,7 +160,8 @@ class RecommendationTask(Task):
 
     def final_test(self, model: nn.Module) -> dict[str, float]:
         """The held-out item's place among others: see `Ranking`."""
-        return self._ranking.measures(lambda users, items: self._scores(model, users, items))
+        measured = self._ranking.measures(lambda users, items: self._scores(model, users, items))
+        return measured | self._ranking.shortage
 
     def baselines(self) -> dict[str, float]:
         """What ranking by popularity in the training data gives, and AUC of the untrained model."""
