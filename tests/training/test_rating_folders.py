@@ -109,6 +109,71 @@ def test_files_that_cannot_be_used_are_told_why(
         load_folder(tmp_path)
 
 
+HEAD = "user_id:token\titem_id:token"
+
+
+def atomic(folder: Path, time: str, times: list[object], item: str = "") -> Path:
+    rows = "".join(f"a\t{name}\t{at}\n" for name, at in zip("xyz", times, strict=True))
+    (folder / "a.inter").write_text(f"{HEAD}\t{time}\n{rows}")
+    if item:
+        (folder / "a.item").write_text(item)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "time", ["timestamp:token", "timestamp:int", "time:float", "timestamp:float ", " timestamp"]
+)
+def test_times_of_other_types_and_names_bring_lines_in_order(time: str, tmp_path: Path) -> None:
+    assert sequences(load_folder(atomic(tmp_path, time, [3, 2, 1]))) == [[2, 1, 0]]
+
+
+def test_times_under_a_name_that_is_not_read_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert sequences(load_folder(atomic(tmp_path, "when:float", [3, 2, 1]))) == [[0, 1, 2]]
+    assert "no column timestamp, so lines are in time order; not read: when:float" in caplog.text
+
+
+def test_nanoseconds_are_told_apart_or_refused(tmp_path: Path) -> None:
+    times: list[object] = [1_700_000_000_000_000_000 + n for n in (3, 2, 1)]
+    folder = atomic(tmp_path, "timestamp:float", times)
+    assert sequences(load_folder(folder)) == [[2, 1, 0]]
+    atomic(tmp_path, "timestamp:float", [f"{time}.0" for time in times])
+    with pytest.raises(ValueError, match=r"a\.inter, line 2: .*neighbouring times look the same"):
+        load_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (f"{HEAD}\titem_id:token", "line 1: several columns are named item_id"),
+        (f"{HEAD}\titem_id:token_seq", "line 1: several columns are named item_id"),
+        (f"{HEAD}\t item_id:token ", "line 1: several columns are named item_id"),
+    ],
+)
+def test_two_columns_of_one_name_are_refused(head: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.inter").write_text(f"{head}\na\tx\tq\n")
+    with pytest.raises(ValueError, match=said):
+        load_folder(tmp_path)
+    atomic(tmp_path, "timestamp:float\ttime:float", ["3\t1", "2\t2", "1\t3"])
+    with pytest.raises(ValueError, match="has the times timestamp:float, time:float"):
+        load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["class", "genre", "genres", "categories", "tags"])
+def test_categories_are_those_of_the_column_named_so_and_the_log_names_it(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    films = f"item_id:token\tmovie_title:token_seq\t{name}:token_seq\n"
+    films += "x\tToy Story\tComedy\ny\tThe Heat\tAction\nz\tThe Story\tComedy\n"
+    with caplog.at_level("INFO"):
+        data = load_folder(atomic(tmp_path, "timestamp:float", [1, 2, 3], films))
+    named = name != "tags"
+    assert (data.category_of.tolist() == [1, 0, 1]) is named
+    told = name if named else "movie_title"
+    assert f"categories are those of column {told}:token_seq" in caplog.text
+
+
 def test_din_trains_on_a_folder_of_ratings(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     lines = [

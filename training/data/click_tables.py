@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from training.data.ids import ids_of_column, texts_of
-from training.data.interaction_tables import first_line, times_of
+from training.data.interaction_tables import times_of
 from training.data.prf import Stream
-from training.data.table_files import column_names, kind_of, read_table
+from training.data.table_files import column_names, kind_of, places_of, read_table
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +80,8 @@ def load_clicks(path: Path, columns: str) -> Clicks:
         values[name] = _bucket(table.column(name), f"{path.name}: column {name}")[order]
     clients = None
     for name in roles["client"]:
-        first = first_line(path)
         where = f"{path.name}: column {name}"
-        clients = ids_of_column(table.column(name), where, first).of_line[order]
+        clients = ids_of_column(table.column(name), where, places_of(path)).of_line[order]
     return Clicks(labels[order], values, clients)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +18,8 @@ MISSING: Final = frozenset(
      "<NA>", "NaT", "nil", "\\N"}
 )  # fmt: skip
 """Words that programs write for a missing value."""
+
+At = Callable[[int], str]
 
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
 
@@ -51,23 +53,21 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=int if all(map(is_whole, names)) else None)
 
 
-def ids_of(texts: Iterable[str], where: str, first: str = "line 2") -> Ids:
+def ids_of(texts: Iterable[str], where: str, at: At) -> Ids:
     """Number texts, one a line; arguments and errors as `numbered`."""
     seen: dict[str, int] = {}
     of_line = np.fromiter((seen.setdefault(text, len(seen)) for text in texts), np.int64)
-    return numbered(list(seen), of_line, where, first)
+    return numbered(list(seen), of_line, where, at)
 
 
-def numbered(
-    names: Sequence[str], of_line: npt.NDArray[np.int64], where: str, first: str = "line 2"
-) -> Ids:
+def numbered(names: Sequence[str], of_line: npt.NDArray[np.int64], where: str, at: At) -> Ids:
     """Bring ids in order.
 
     Args:
         names: each id once.
         of_line: int64 `[lines]`, the place of each line's id in `names`.
         where: file and column, for messages.
-        first: what messages call line 0: `line` or `row` and its number in the file.
+        at: what messages call a place of `of_line`: `line` or `row` and its number in the file.
 
     Raises:
         ValueError: an id is empty, stands for a missing value, or holds a line break.
@@ -78,13 +78,13 @@ def numbered(
         found = names[of_line[lines[0]]]
         raise ValueError(
             f"{where} is empty in {len(lines)} of {len(of_line)} lines, the first of them "
-            f"{_at(first, lines[0])} with {found!r}: leave these lines out, or give them an id"
+            f"{at(int(lines[0]))} with {found!r}: leave these lines out, or give them an id"
         )
     for place, name in enumerate(names):
         if "\n" in name or "\r" in name:
             line = np.flatnonzero(of_line == place)[0]
             raise ValueError(
-                f"{where} holds {name[:60]!r} in {_at(first, line)}, which spans several lines: "
+                f"{where} holds {name[:60]!r} in {at(int(line))}, which spans several lines: "
                 "close the quote that is open there, or double the quotes that belong to the id"
             )
     ordered = in_order(names)
@@ -117,7 +117,7 @@ def texts_of(column: Any, where: str) -> Any:
         ) from error
 
 
-def ids_of_column(column: Any, where: str, first: str) -> Ids:
+def ids_of_column(column: Any, where: str, at: At) -> Ids:
     """Number a column of pyarrow; arguments and errors as `numbered` and `texts_of`.
 
     Raises:
@@ -127,13 +127,13 @@ def ids_of_column(column: Any, where: str, first: str) -> Ids:
     import pyarrow
 
     if pyarrow.types.is_floating(column.type):
-        column = _whole_numbers(column, where, first)
+        column = _whole_numbers(column, where, at)
     coded = texts_of(column, where).fill_null("").combine_chunks().dictionary_encode()
     of_line = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbered(coded.dictionary.to_pylist(), of_line, where, first)
+    return numbered(coded.dictionary.to_pylist(), of_line, where, at)
 
 
-def _whole_numbers(column: Any, where: str, first: str) -> Any:
+def _whole_numbers(column: Any, where: str, at: At) -> Any:
     """Floats as whole numbers, NaN as null."""
     import pyarrow
 
@@ -143,7 +143,7 @@ def _whole_numbers(column: Any, where: str, first: str) -> Any:
     if wrong.any():
         line = np.flatnonzero(wrong)[0]
         raise ValueError(
-            f"{where} holds {values[line]} in {_at(first, line)}, a number in floating point, in "
+            f"{where} holds {values[line]} in {at(int(line))}, a number in floating point, in "
             "which different ids may look the same: store ids as text or whole numbers"
         )
     return pyarrow.chunked_array(
@@ -154,11 +154,6 @@ def _whole_numbers(column: Any, where: str, first: str) -> Any:
 def exact_below(values: npt.NDArray[np.floating[Any]]) -> float:
     """The magnitude below which neighbouring whole numbers differ in the type of an array."""
     return float(2 ** (np.finfo(values.dtype).nmant + 1))
-
-
-def _at(first: str, line: int) -> str:
-    word, number = first.split()
-    return f"{word} {int(number) + int(line)}"
 
 
 def _is_missing(name: str) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from training.data.ids import Ids, exact_below, ids_of_column
 from training.data.interactions import SHORTEST, Interactions
-from training.data.table_files import column_names, read_table
+from training.data.table_files import column_names, places_of, read_table
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,9 +46,9 @@ def load_table(path: Path, columns: str) -> Interactions:
     names = _mapping(columns, column_names(path), path)
     time = names.pop("time", None)
     table, without_row = read_table(path, texts=list(names.values()))
-    first = first_line(path)
+    at = places_of(path)
     ids = {
-        role: ids_of_column(table.column(name), f"{path.name}: column {name}", first)
+        role: ids_of_column(table.column(name), f"{path.name}: column {name}", at)
         for role, name in names.items()
     }
     times = None if time is None else times_of(table.column(time), path, time)
@@ -96,6 +96,7 @@ def times_of(column: Any, path: Path, name: str) -> npt.NDArray[Any]:
         ValueError: it holds something else, or a value is missing.
     """
     times: npt.NDArray[Any] = column.to_numpy()
+    at = places_of(path)
     missing = column.is_null().to_numpy().astype(bool)
     if times.dtype.kind in "fM":
         missing |= ~np.isfinite(times)
@@ -104,7 +105,7 @@ def times_of(column: Any, path: Path, name: str) -> npt.NDArray[Any]:
     if missing.any():
         raise ValueError(
             f"{path.name}: column {name} is empty in {missing.sum()} of {len(times)} lines, the "
-            f"first of them {_line(path, np.flatnonzero(missing)[0])}: leave these lines out, or "
+            f"first of them {at(int(np.flatnonzero(missing)[0]))}: leave these lines out, or "
             "give them a finite time"
         )
     if times.dtype.kind not in "iufM":
@@ -112,15 +113,10 @@ def times_of(column: Any, path: Path, name: str) -> npt.NDArray[Any]:
     if times.dtype.kind == "f" and (large := np.abs(times) >= exact_below(times)).any():
         place = np.flatnonzero(large)[0]
         raise ValueError(
-            f"{path.name}: column {name} holds {times[place]} in {_line(path, place)}, in which "
+            f"{path.name}: column {name} holds {times[place]} in {at(int(place))}, in which "
             "neighbouring times look the same: store times as whole numbers below 2**63 or dates"
         )
     return times
-
-
-def first_line(path: Path) -> str:
-    """The name of the first event of a table in messages."""
-    return "row 0" if path.suffix.lower() == ".parquet" else "line 2"
 
 
 def _log_counts(
@@ -188,18 +184,13 @@ def _odd_time(times: npt.NDArray[Any], path: Path) -> str:
     odd = next((n for n, form in enumerate(forms) if not form or form != forms[0]), -1)
     if odd < 0:
         return f"holds {forms[0]}s as text: store them in their own type"
-    held = f"holds {str(times[odd])!r} in {_line(path, odd)}, which is"
+    held = f"holds {str(times[odd])!r} in {places_of(path)(odd)}, which is"
     if forms[odd]:
         return f"{held} a {forms[odd]}, while {str(times[0])!r} is a {forms[0]}: choose one form"
     return (
         f"{held} neither a number nor a date as 2026-11-23 or 2026-11-23 14:05:00, so that nothing "
         "says what comes first"
     )
-
-
-def _line(path: Path, place: int) -> str:
-    word, number = first_line(path).split()
-    return f"{word} {int(number) + place}"
 
 
 def _form_of(time: str) -> str:

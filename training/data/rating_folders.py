@@ -6,6 +6,7 @@ categories, as in `interactions`.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import logging
 import math
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from training.data.ids import Ids, ids_of, in_order
 from training.data.interaction_tables import from_columns
 from training.data.interactions import Interactions, load_interactions, rarest_attribute
-from training.data.table_files import count_lines
+from training.data.table_files import count_lines, csv_rows
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,9 @@ MOVIELENS: Final = {
     "ratings.csv": _Format(",", 1, "movies.csv"),
 }
 _BOM_AS_LATIN = "\xef\xbb\xbf"
+_TIMES: Final = ("timestamp", "time")
+_CATEGORIES: Final = ("class", "genre", "genres", "categories")
+"""Names of columns of RecBole's files, before the colon."""
 _FLAGS = 19
 """Genres at the end of a line of u.item, 0 or 1 each."""
 
@@ -72,7 +76,7 @@ def load_movielens(path: Path) -> Interactions:
             whole numbers, or the first line of `ratings.csv` names other columns.
     """
     kind = MOVIELENS[path.name]
-    users, items, times = [], [], []
+    users, items, times, numbers = [], [], [], []
     lines = _fields(path, kind.separator)
     if kind.header:
         _check_header(path, next(lines, (1, []))[1], ["userId", "movieId", "rating", "timestamp"])
@@ -89,47 +93,71 @@ def load_movielens(path: Path) -> Interactions:
         users.append(user)
         items.append(item)
         times.append(int(time))
+        numbers.append(number)
     films = path.with_name(kind.films)
     genres = dict(_genres(films)) if films.is_file() else {}
-    return _joined(path, users, items, np.array(times, np.int64), genres, 1 + kind.header)
+    return _joined(path, users, items, np.array(times, np.int64), genres, numbers)
 
 
 def load_atomic(path: Path) -> Interactions:
     """Read RecBole's NAME.inter, and NAME.item if it is there.
 
     The first line names columns and types: `user_id:token`, `item_id:token` and, if there,
-    `timestamp:float`. Of NAME.item the first column of type `token_seq` has the categories.
+    `timestamp` or `time`, numbers of whatever type. Of NAME.item the column of type `token_seq`
+    that is called `class`, `genre`, `genres` or `categories` has the categories, else the first.
 
     Raises:
         ValueError: a column is missing or a line has another number of columns.
     """
-    columns = _atomic(path)
+    columns, lines = _atomic(path)
     for name in ("user_id:token", "item_id:token"):
         if name not in columns:
             raise ValueError(f"{path} has the columns {', '.join(columns)} and lacks {name}")
-    times = columns.get("timestamp:float")
-    at = None if times is None else _timestamps(path, times)
-    kinds: dict[str, list[str]] = {}
+    timed = [name for name in columns if name.partition(":")[0] in _TIMES]
+    if len(timed) > 1:
+        raise ValueError(f"{path} has the times {', '.join(timed)}: leave one of them")
+    others = ", ".join(sorted(set(columns) - {"user_id:token", "item_id:token", *timed}))
+    if not timed:
+        text = "%s: no column timestamp, so lines are in time order; not read: %s"
+        log.warning(text, path, others or "none")
+    at = _timestamps(path, columns[timed[0]], lines) if timed else None
     described = path.with_suffix(ITEMS)
-    if described.is_file():
-        items = _atomic(described)
-        seq = next((name for name in items if name.endswith(":token_seq")), None)
-        if seq is not None and "item_id:token" in items:
-            pairs = zip(items["item_id:token"], items[seq], strict=True)
-            kinds = {item: words.split() for item, words in pairs}
-    return _joined(path, columns["user_id:token"], columns["item_id:token"], at, kinds, 2)
+    kinds = _kinds(described) if described.is_file() else {}
+    return _joined(path, columns["user_id:token"], columns["item_id:token"], at, kinds, lines)
 
 
-def _timestamps(path: Path, times: Sequence[str]) -> npt.NDArray[np.float64]:
-    for number, time in enumerate(times, 2):
+def _kinds(path: Path) -> dict[str, list[str]]:
+    """Categories of items."""
+    items, _ = _atomic(path)
+    lists = [name for name in items if name.endswith(":token_seq")]
+    if not lists or "item_id:token" not in items:
+        log.warning("%s: no category is read, of the columns %s", path, ", ".join(items))
+        return {}
+    chosen = next((name for name in lists if name.partition(":")[0] in _CATEGORIES), lists[0])
+    log.info("%s: categories are those of column %s", path, chosen)
+    pairs = zip(items["item_id:token"], items[chosen], strict=True)
+    return {item: words.split() for item, words in pairs}
+
+
+def _timestamps(path: Path, times: Sequence[str], lines: Sequence[int]) -> npt.NDArray[Any]:
+    """Whole numbers below 2**63 as they are, others in floating point if that tells them apart."""
+    if all(re.fullmatch("-?[0-9]{1,19}", time) for time in times):
+        with contextlib.suppress(OverflowError):
+            return np.array([int(time) for time in times], dtype=np.int64)
+    for number, time in zip(lines, times, strict=True):
         try:
-            finite = math.isfinite(float(time))
+            value = float(time)
         except ValueError:
-            finite = False
-        if not finite:
+            value = math.nan
+        if not math.isfinite(value):
             raise ValueError(
                 f"{path}, line {number}: the timestamp {time!r} is no number: leave the line out, "
                 "or give it a time"
+            )
+        if abs(value) >= 2**53:
+            raise ValueError(
+                f"{path}, line {number}: next to the timestamp {time!r} neighbouring times look "
+                "the same: store times as whole numbers below 2**63"
             )
     return np.array(times, dtype=np.float64)
 
@@ -140,12 +168,16 @@ def _joined(
     items: Sequence[str],
     times: npt.NDArray[Any] | None,
     kinds: Mapping[str, Sequence[str]],
-    first: int,
+    lines: Sequence[int],
 ) -> Interactions:
-    """Columns of equal length, of which messages call the first line `first`."""
+    """Columns of equal length, and the numbers of their lines in the file, for messages."""
+
+    def at(place: int) -> str:
+        return f"line {lines[place]}"
+
     ids = {
-        "user": ids_of(users, f"{path}: user", f"line {first}"),
-        "item": ids_of(items, f"{path}: item", f"line {first}"),
+        "user": ids_of(users, f"{path}: user", at),
+        "item": ids_of(items, f"{path}: item", at),
     }
     if kinds:
         places = {
@@ -214,12 +246,13 @@ def _fields(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
                 if line.strip():
                     yield number, line.rstrip("\r\n").split(separator)
             return
-        rows = csv.reader(file, strict=True)
+        number = 0
         try:
-            for row in filter(None, rows):
-                yield rows.line_num, row
+            for number, row in csv_rows(file):
+                if row:
+                    yield number, row
         except csv.Error as error:
-            raise ValueError(f"{path}, line {rows.line_num} is not CSV: {error}") from error
+            raise ValueError(f"{path}, after line {number}, is not CSV: {error}") from error
 
 
 def _is_number(text: str) -> bool:
@@ -227,17 +260,25 @@ def _is_number(text: str) -> bool:
     return re.fullmatch("[0-9]{1,18}", text) is not None
 
 
-def _atomic(path: Path) -> dict[str, list[str]]:
-    """Columns by the name in the first line."""
+def _atomic(path: Path) -> tuple[dict[str, list[str]], list[int]]:
+    """Columns by the name in the first line, and the numbers of their lines."""
     lines = _fields(path, "\t")
     _, head = next(lines, (1, []))
+    head = [":".join(word.strip() for word in name.split(":")) for name in head]
+    plain = [name.partition(":")[0] for name in head]
+    if twice := sorted({name for name in plain if plain.count(name) > 1}):
+        raise ValueError(
+            f"{path}, line 1: several columns are named {', '.join(twice)}: give each its own name"
+        )
     columns: list[list[str]] = [[] for _ in head]
+    numbers: list[int] = []
     for number, row in lines:
         if len(row) != len(head):
             raise ValueError(
                 f"{path}, line {number}: {len(row)} columns with tabs between, the first line "
                 f"names {len(head)}"
             )
+        numbers.append(number)
         for column, value in zip(columns, row, strict=True):
             column.append(value)
-    return dict(zip(head, columns, strict=True))
+    return dict(zip(head, columns, strict=True)), numbers

@@ -5,15 +5,18 @@ from __future__ import annotations
 import codecs
 import csv
 import importlib
+import itertools
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 log = logging.getLogger(__name__)
 
 SUFFIXES: Final = (".csv", ".tsv", ".parquet")
+
+csv.field_size_limit(2**31 - 1)  # of the process: fields of a table may be long
 
 _BLOCK: Final = 1 << 24
 _OTHER_FORMATS: Final = (
@@ -144,6 +147,37 @@ def count_lines(path: Path) -> int:
             old_ends += block.count(b"\r")
             last = block[-1:]
     return (ends or old_ends) + (last not in (b"", b"\n", b"\r"))
+
+
+def places_of(path: Path) -> Callable[[int], str]:
+    """What messages call a row of a table, numbered from 0: where it begins in the file."""
+    if kind_of(path) == ".parquet":
+        return "row {}".format
+
+    def at(row: int) -> str:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = _tsv_rows(file) if kind_of(path) == ".tsv" else csv_rows(file)
+            starts = (start for start, fields in lines if fields)
+            return f"line {next(itertools.islice(starts, row + 1, None))}"
+
+    return at
+
+
+def csv_rows(file: TextIO) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a CSV file by the number of their first line; blank lines have no fields.
+
+    Raises:
+        csv.Error: a quote opens a field and text follows the quote that closes it.
+    """
+    rows, start = csv.reader(file, strict=True), 1
+    for fields in rows:
+        yield start, fields
+        start = rows.line_num + 1
+
+
+def _tsv_rows(file: TextIO) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(file, 1):
+        yield number, line.strip("\r\n").split("\t") if line.strip("\r\n") else []
 
 
 def _conversion(path: Path, encoding: str) -> str:

@@ -1,0 +1,64 @@
+"""Lines that are blank, long, ragged or of a later type: named by their number, or read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from training.data.click_tables import load_clicks
+from training.data.interaction_tables import load_table
+from training.data.interactions import Interactions
+from training.data.rating_folders import load_folder
+
+pyarrow = pytest.importorskip("pyarrow", reason="needs the training extra")
+
+COLUMNS = "user=u,item=i,time=t"
+
+
+def table(folder: Path, text: str, name: str = "e.csv") -> Interactions:
+    (folder / name).write_text(text)
+    return load_table(folder / name, COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("e.csv", "u,i,t\n\n\n\na,x,1\na,,2\na,z,3\n", "column i is empty.* line 6 with"),
+        ("e.tsv", "u\ti\tt\n\n\na\tx\t1\na\t\t2\n", "column i is empty.* line 5 with"),
+        ("e.csv", 'u,i,t,r\na,x,1,"1\n2\n3\n4"\na,y,2,ok\na,,3,ok\n', "empty.* line 7 with"),
+        ("e.csv", 'u,i,t,r\n\na,x,1,"1\n2"\na,"y\nz",3,ok\n', "in line 5, which spans several"),
+        ("e.csv", "u,i,t\r\n\r\na,x,1\r\na,y,soon\r\na,z,3\r\n", "'soon' in line 4"),
+        ("e.csv", "u,i,t\n\n\na,x,1\na,y,\na,z,3\n", "column t is empty.* line 5: leave"),
+        ("e.csv", "u,i,t\n\na,x,1.5\na,y,1e300\na,z,3\n", "column t holds .* in line 4, in which"),
+    ],
+)
+def test_the_line_named_is_that_of_the_file(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        table(tmp_path, text, name)
+
+
+def test_lines_of_folders_and_clicks_are_those_of_the_file(tmp_path: Path) -> None:
+    head = "user_id:token\titem_id:token\ttimestamp:float\n"
+    (tmp_path / "a.inter").write_text(head + "\n\na\tx\t1\na\t\t2\n")
+    with pytest.raises(ValueError, match=r"item is empty in 1 of 2 lines.* line 5 with"):
+        load_folder(tmp_path)
+    (tmp_path / "a.inter").write_text(head + "\n\na\tx\t1\na\ty\tsoon\n")
+    with pytest.raises(ValueError, match="line 5: the timestamp 'soon'"):
+        load_folder(tmp_path)
+    (tmp_path / "c.csv").write_text("l,f,c\n\n0,a,x\n1,b,\n")
+    with pytest.raises(ValueError, match=r"column c is empty.* line 4 with"):
+        load_clicks(tmp_path / "c.csv", "label=l,fields=f,client=c")
+
+
+def test_long_fields_are_no_open_quotes(tmp_path: Path) -> None:
+    long = "x" * 200_000
+    rows = "".join(f'a,{item},1,"{long}\nz"\n' for item in "xyz")
+    assert table(tmp_path, "u,i,t,review\n" + rows).num_items == 3
+    lines = "".join(f"1,{film},3,{film}\n" for film in (1, 2, 3))
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + lines)
+    films = "".join(f"{film},{long},A\n" for film in (1, 2, 3))
+    (tmp_path / "movies.csv").write_text("movieId,title,genres\n" + films)
+    assert load_folder(tmp_path).num_items == 3
