@@ -139,6 +139,46 @@ def test_a_picture_is_turned_as_its_exif_says(tmp_path: Path) -> None:
     assert np.array_equal(data.train.inputs[0, 0], np.rot90(GREY, -1))
 
 
+XMP = """<?xpacket begin=""?><x:xmpmeta xmlns:x="adobe:ns:meta/">
+<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description
+xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>"""
+
+
+def turned(place: str) -> dict[str, Any]:
+    """A PNG to be turned a quarter to the right, as tools other than cameras say it."""
+    from PIL import PngImagePlugin
+
+    chunks = PngImagePlugin.PngInfo()
+    if place == "XMP":
+        chunks.add_itxt("XML:com.adobe.xmp", XMP)
+    else:
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        raw = exif.tobytes()
+        chunks.add_text("Raw profile type exif", f"\nexif\n{len(raw):8}\n{raw.hex()}\n", zip=True)
+    return stored(Image.fromarray(GREY), pnginfo=chunks)
+
+
+@pytest.mark.parametrize("place", ["XMP", "raw profile"])
+def test_a_picture_is_turned_wherever_its_orientation_stands(place: str, tmp_path: Path) -> None:
+    data = load_images(pictures(tmp_path, turned(place)))
+    assert np.array_equal(data.train.inputs[0, 0], np.rot90(GREY, -1))
+
+
+@pytest.mark.parametrize("error", [Image.DecompressionBombError, TypeError, ValueError])
+def test_whatever_a_decoder_raises_names_the_row(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = pictures(tmp_path, stored(Image.fromarray(GREY)))
+
+    def refuse(*args: object) -> None:
+        raise error("odd bytes")
+
+    monkeypatch.setattr(Image.Image, "load", refuse)
+    with pytest.raises(ValueError, match=r"split train, row 0: .*no readable picture \(odd bytes"):
+        load_images(source)
+
+
 @pytest.mark.parametrize("missing", [-1, None])
 @pytest.mark.parametrize("kind", ["pictures", "sentences"])
 def test_rows_without_a_label_are_refused(kind: str, missing: int | None, tmp_path: Path) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from training.config import merge
 from training.data.tables import load_sentences
+from training.presets import PRESETS
+from training.privhfl.settings import Settings
+from training.privhfl.tasks import load_population
+from training.sections import ConfigError
+from training.tasks.build import build_task
 
 datasets = pytest.importorskip("datasets", reason="needs the training extra")
 
@@ -59,3 +67,37 @@ def test_the_remedy_for_other_classes_numbers_all_files_alike(tmp_path: Path) ->
     }
     data = load_sentences(stored(tmp_path, **splits))
     assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([0, 1, 2], [2, 1])
+
+
+def pictures(size: tuple[int, int], classes: int = 10) -> Any:
+    image = pytest.importorskip("PIL.Image")
+    out = io.BytesIO()
+    image.fromarray(np.zeros(size[::-1], np.uint8)).save(out, "png")
+    shot = {"bytes": out.getvalue(), "path": None}
+    features = {"shot": datasets.Image(), "label": datasets.ClassLabel(num_classes=classes)}
+    return datasets.Dataset.from_dict(
+        {"shot": [shot] * 12, "label": [n % classes for n in range(12)]},
+        features=datasets.Features(features),
+    )
+
+
+@pytest.mark.parametrize("size", [(30, 30), (27, 28), (32, 32)])
+def test_pictures_of_evaluations_of_another_size_are_refused(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    source = stored(tmp_path, train=pictures((28, 28)), test=pictures(size))
+    said = rf"shape \(1, {size[1]}, {size[0]}\) for evaluations, .* needs \(1, 28, 28\)"
+    with pytest.raises(ConfigError, match=said):
+        build_task(merge(PRESETS["cnn-mnist"], {"data": source, "partition": {"clients": 4}}))
+    with pytest.raises(ConfigError, match=said):
+        load_population(Settings(task="mnist", data=source, clients=2, private=3))
+
+
+def test_more_classes_than_the_models_of_privhfl_have_are_refused(tmp_path: Path) -> None:
+    many = pictures((28, 28), classes=12)
+    with pytest.raises(ConfigError, match="has 12 classes, the models of mnist have 10"):
+        load_population(
+            Settings(
+                task="mnist", data=stored(tmp_path, train=many, test=many), clients=2, private=3
+            )
+        )

@@ -250,7 +250,7 @@ def decode_pictures(rows: Iterable[dict[str, Any]], column: str, where: str) -> 
     """Decode the pictures of a split.
 
     Pictures of one bit become grey values 0 and 255, palettes become colours, and an alpha channel
-    without transparency is left out. A picture is turned as its EXIF data says.
+    without transparency is left out. A picture is turned as its EXIF or XMP data says.
 
     Args:
         rows: of which `column` holds `bytes` or `path`.
@@ -275,7 +275,9 @@ def decode_pictures(rows: Iterable[dict[str, Any]], column: str, where: str) -> 
         try:
             with Image.open(source) as opened:
                 array = _pixels(opened, at)
-        except OSError as error:  # UnidentifiedImageError, too
+        except DataError:
+            raise
+        except Exception as error:  # what a decoder raises on damaged bytes is its own
             raise DataError(f"{at} holds no readable picture ({error}): leave it out") from error
         if arrays and array.shape != arrays[0].shape:
             raise DataError(
@@ -302,8 +304,7 @@ def _pixels(image: Image, at: str) -> npt.NDArray[np.uint8]:
             f"{at} has more than 8 bits a channel (mode {image.mode}). Choose how to scale it to "
             "8: for 16 bits Image.fromarray((np.asarray(picture) // 257).astype('uint8'))"
         )
-    if "exif" in image.info:
-        image = ImageOps.exif_transpose(image)
+    image = ImageOps.exif_transpose(image)  # also where XMP or a raw profile says so
     if image.mode in _WITH_ALPHA or "transparency" in image.info:
         _refuse_transparent(image, at)
         return np.asarray(image.convert("L" if image.mode in ("L", "LA", "La") else "RGB"))

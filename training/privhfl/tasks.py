@@ -17,7 +17,7 @@ from training.data.synthetic import synthetic_images
 from training.data.tables import Images, LabelledData, Table, load_images
 from training.privhfl.settings import Settings, TaskName
 from training.sections import ConfigError
-from training.tasks.classification import ImageExamples
+from training.tasks.classification import ImageExamples, check_shape
 
 SYNTHETIC = "synthetic"
 CLASSES = 10
@@ -122,10 +122,11 @@ def load_population(settings: Settings) -> Population:
     """
     recipe = RECIPES[settings.task]
     data = _load(settings, recipe)
-    if data.train.inputs.shape[1:] != recipe.shape:
+    check_shape(data, recipe.shape, settings.data, settings.task)
+    if data.num_classes > CLASSES:
         raise ConfigError(
-            f"{settings.data!r} holds images of shape {data.train.inputs.shape[1:]}, "
-            f"{settings.task} needs {recipe.shape}"
+            f"{settings.data!r} has {data.num_classes} classes, the models of {settings.task} have "
+            f"{CLASSES}: leave the rows of the others out"
         )
     if settings.clients * settings.private > len(data.train.labels):
         raise ConfigError(

@@ -38,6 +38,7 @@ from training.tasks.classification import (
     ImageExamples,
     SentenceExamples,
     ShardedTask,
+    check_shape,
 )
 from training.tasks.clicks import ClicksTask
 from training.tasks.language import LanguageTask
@@ -210,11 +211,7 @@ def _images(
         data = synthetic_images(config.seed, train=2000, test=400, shape=shape, classes=10)
     else:
         data = load_images(config.data, label=settings.label or None)
-    if data.train.inputs.shape[1:] != shape:
-        raise ConfigError(
-            f"{config.data!r} holds images of shape {data.train.inputs.shape[1:]}, "
-            f"{config.preset} needs {shape}"
-        )
+    check_shape(data, shape, config.data, config.preset)
     data = _splits(config, data)
     crop = settings.crop or None
     train, test = (

@@ -13,11 +13,29 @@ from torch import Tensor, nn
 
 from models import Sharded
 from training.data.prf import Stream
+from training.data.tables import Images, LabelledData
+from training.sections import ConfigError
 from training.tasks import metrics
 from training.tasks.task import Batch, Ids, LocalPlan, Task, Work, evaluating, seeded
 from training.tasks.widths import Widths
 
 _EVALUATION_BATCH = 500
+
+
+def check_shape(
+    data: LabelledData[Images], shape: tuple[int, int, int], source: str, needed_by: str
+) -> None:
+    """Compare both splits with what a model takes.
+
+    Raises:
+        ConfigError: one holds pictures of another size or mode.
+    """
+    for of, table in (("training", data.train), ("evaluations", data.test)):
+        if table.inputs.shape[1:] != shape:
+            raise ConfigError(
+                f"{source!r} holds images of shape {table.inputs.shape[1:]} for {of}, {needed_by} "
+                f"needs {shape} (channels, height, width): resize or convert them first"
+            )
 
 
 class Examples(Protocol):
