@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,16 @@ def test_the_remedy_for_other_classes_numbers_all_files_alike(tmp_path: Path) ->
     assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([0, 1, 2], [2, 1])
 
 
+def test_a_folder_of_new_content_and_old_times_is_read_anew(tmp_path: Path) -> None:
+    for texts in (["old"] * 3, ["new"] * 3):
+        source = stored(
+            tmp_path, train=rows(texts, [0] * 3, ["a"]), test=rows(texts, [0] * 3, ["a"])
+        )
+        for file in tmp_path.iterdir():
+            os.utime(file, (0, 0))
+        assert load_sentences(source).train.inputs == texts
+
+
 def pictures(size: tuple[int, int], classes: int = 10) -> Any:
     image = pytest.importorskip("PIL.Image")
     out = io.BytesIO()
@@ -90,7 +101,7 @@ def test_pictures_of_evaluations_of_another_size_are_refused(
     with pytest.raises(ConfigError, match=said):
         build_task(merge(PRESETS["cnn-mnist"], {"data": source, "partition": {"clients": 4}}))
     with pytest.raises(ConfigError, match=said):
-        load_population(Settings(task="mnist", data=source, clients=2, private=3))
+        load_population(Settings(task="mnist", data=source, clients=3, private=3))
 
 
 def test_more_classes_than_the_models_of_privhfl_have_are_refused(tmp_path: Path) -> None:
@@ -98,6 +109,6 @@ def test_more_classes_than_the_models_of_privhfl_have_are_refused(tmp_path: Path
     with pytest.raises(ConfigError, match="has 12 classes, the models of mnist have 10"):
         load_population(
             Settings(
-                task="mnist", data=stored(tmp_path, train=many, test=many), clients=2, private=3
+                task="mnist", data=stored(tmp_path, train=many, test=many), clients=3, private=3
             )
         )

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from training.data.class_names import check_class_names
 from training.data.errors import DataError
+from training.data.hub_splits import check_class_names, load_splits
 from training.data.prf import Stream
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _open(
     from datasets.exceptions import DatasetsError  # type: ignore[import-untyped]
 
     try:
-        loaded = datasets.load_dataset(source)
+        loaded = load_splits(source)
     except (OSError, ValueError, DatasetsError) as error:  # the Hub's errors are OSErrors
         where = "folder" if Path(source).is_dir() else "Hub name (no folder is called so)"
         raise DataError(

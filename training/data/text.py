@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from training.data.errors import DataError
+from training.data.hub_splits import load_splits
 from training.data.prf import Stream
 
 Words = npt.NDArray[np.int32]
@@ -145,12 +146,11 @@ def _split(lines: Iterable[str]) -> list[str]:
 
 def _open(source: str) -> list[list[str]]:
     """The lines of the three texts from a Hub name, or a folder that `datasets` reads."""
-    import datasets  # type: ignore[import-untyped]
     from datasets.exceptions import DatasetsError  # type: ignore[import-untyped]
 
     folder = Path(source).is_dir()
     try:
-        loaded = datasets.load_dataset(source, *(() if folder else (_HUB_SUBSET,)))
+        loaded = load_splits(source, *(() if folder else (_HUB_SUBSET,)))
         lines = [list(loaded[name]["text"]) for name in ("train", "validation", "test")]
     except (OSError, ValueError, KeyError, DatasetsError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,17 +1,43 @@
-"""Whether the files of a local data set number their classes alike.
+"""Data sets through `datasets`: the Hub's, and local folders as they are now.
 
-`datasets` takes the names of classes from one file and the numbers from all.
+Of a local folder `datasets` goes by the times of files, which copies keep: the cache used here goes
+by their content. It takes the names of classes from one file and the numbers from all: files that
+do not fit together are refused here.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from training.data.errors import DataError
 
 _SHOWN: Final = 5
+
+
+def load_splits(source: str, *subset: str) -> Any:
+    """What `datasets.load_dataset` gives of a Hub name, or of a folder's present content."""
+    import datasets  # type: ignore[import-untyped]
+
+    return datasets.load_dataset(source, *subset, cache_dir=_cache(source))
+
+
+def _cache(source: str) -> str | None:
+    """A cache of the folder's content alone; None for the usual one."""
+    import datasets
+
+    if not Path(source).is_dir():
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(path for path in Path(source).rglob("*") if path.is_file()):
+        name = str(file.relative_to(source)).encode("utf-8", "surrogateescape")
+        digest.update(len(name).to_bytes(8, "little") + name)
+        digest.update(file.stat().st_size.to_bytes(8, "little"))
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "blake2b").digest())
+    return str(Path(datasets.config.HF_DATASETS_CACHE) / "torchfsl" / digest.hexdigest())
 
 
 def check_class_names(source: str, column: str, names: Sequence[str]) -> None:
@@ -39,7 +65,7 @@ def check_class_names(source: str, column: str, names: Sequence[str]) -> None:
 
 
 def _files(source: str) -> Iterator[Path]:
-    import datasets  # type: ignore[import-untyped]
+    import datasets
 
     builder = datasets.load_dataset_builder(source)
     for files in (builder.config.data_files or {}).values():
