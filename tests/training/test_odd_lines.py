@@ -10,6 +10,7 @@ from training.data.click_tables import load_clicks
 from training.data.interaction_tables import load_table
 from training.data.interactions import Interactions
 from training.data.rating_folders import load_folder
+from training.tasks.clicks import _numbered as numbered
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the training extra")
 
@@ -51,6 +52,17 @@ def test_lines_of_folders_and_clicks_are_those_of_the_file(tmp_path: Path) -> No
     (tmp_path / "c.csv").write_text("l,f,c\n\n0,a,x\n1,b,\n")
     with pytest.raises(ValueError, match=r"column c is empty.* line 4 with"):
         load_clicks(tmp_path / "c.csv", "label=l,fields=f,client=c")
+
+
+def test_values_of_clicks_with_nul_at_the_end_stay_apart(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    values = ["x\0", "x", "x\0\0", "long" * 50_000] * 100
+    parquet.write_table(pyarrow.table({"l": [0, 1] * 200, "f": values}), tmp_path / "c.parquet")
+    clicks = load_clicks(tmp_path / "c.parquet", "label=l,fields=f")
+    assert clicks.values["f"].tolist() == values
+    assert clicks.values["f"].nbytes <= 8 * len(values)  # not by the longest one
+    assert numbered(clicks, 400, 1)[1] == 1 + 4
 
 
 def test_long_fields_are_no_open_quotes(tmp_path: Path) -> None:

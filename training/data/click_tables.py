@@ -46,7 +46,7 @@ class Clicks:
     """
 
     labels: Ids
-    values: Mapping[str, npt.NDArray[np.str_]]
+    values: Mapping[str, npt.NDArray[np.object_]]
     clients: Ids | None
 
 
@@ -90,11 +90,11 @@ def synthetic_clicks(seed: int, *, lines: int, clients: int) -> Clicks:
     stream = Stream(seed, "synthetic clicks")
     sizes = {"site": 1500, "advert": 3000, "hour": 24}
     logit = np.full(lines, -1.0)
-    values: dict[str, npt.NDArray[np.str_]] = {}
+    values: dict[str, npt.NDArray[np.object_]] = {}
     for name, size in sizes.items():
         drawn = stream.integers(size, lines)
         logit += stream.normal(size)[drawn]
-        values[name] = drawn.astype(np.str_)
+        values[name] = drawn.astype(np.str_).astype(object)
     shown = stream.integers(50, lines)
     logit += shown / 50
     values["shown"] = _categories(shown.astype(np.float64))
@@ -141,13 +141,14 @@ def _labels(values: npt.NDArray[Any], where: str) -> Ids:
     return values.astype(np.int64)
 
 
-def _texts(column: Any, where: str) -> npt.NDArray[np.str_]:
-    """Values as text; what is missing is empty."""
-    texts = texts_of(column, where).fill_null("")
-    return np.asarray(texts.to_numpy(), dtype=np.str_)
+def _texts(column: Any, where: str) -> npt.NDArray[np.object_]:
+    """Values as text; what is missing is empty. NumPy's own type of text drops NULs at an end."""
+    coded = texts_of(column, where).fill_null("").dictionary_encode().combine_chunks()
+    values = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+    return values[coded.indices.to_numpy(zero_copy_only=False)]
 
 
-def _bucket(column: Any, where: str) -> npt.NDArray[np.str_]:
+def _bucket(column: Any, where: str) -> npt.NDArray[np.object_]:
     """Numbers as categories."""
     try:
         numbers = np.asarray(column.cast("float64").to_numpy(), dtype=np.float64)
@@ -156,9 +157,9 @@ def _bucket(column: Any, where: str) -> npt.NDArray[np.str_]:
     return _categories(numbers)
 
 
-def _categories(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.str_]:
+def _categories(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.object_]:
     large = np.floor(np.log(np.maximum(numbers, 3.0)) ** 2)
     category = np.where(numbers > 2, large + 2, np.maximum(np.floor(numbers), -(2.0**62)))
     missing = ~np.isfinite(numbers)
     whole = np.where(missing, 0, category).astype(np.int64).astype(np.str_)
-    return np.where(missing, "", whole)
+    return np.where(missing, "", whole).astype(object)

@@ -128,12 +128,12 @@ def _numbered(data: Clicks, train: int, least: int) -> tuple[Ids, int]:
     """Rows of one table by line and field, int64 `[n, F]`, and how many rows there are."""
     columns, total = [], 0
     for values in data.values.values():
-        known, counts = np.unique(values[:train], return_counts=True)
-        known = known[counts >= least]
-        place = np.searchsorted(known, values)
-        found = np.zeros(len(values), dtype=bool)
-        if len(known):
-            found = known[np.minimum(place, len(known) - 1)] == values
-        columns.append(np.where(found, total + 1 + place, total))  # the rare one first
+        codes: dict[str, int] = {}
+        of_line = np.fromiter((codes.setdefault(one, len(codes)) for one in values), np.int64)
+        counts = np.bincount(of_line[:train], minlength=len(codes))
+        known = sorted(value for value, code in codes.items() if counts[code] >= max(1, least))
+        places = np.full(len(codes), total)  # the rare one first
+        places[[codes[value] for value in known]] = total + 1 + np.arange(len(known))
+        columns.append(places[of_line])
         total += 1 + len(known)
     return np.stack(columns, axis=1).astype(np.int64), total
