@@ -239,6 +239,9 @@ class Partition:
     scheme: Literal["iid", "dirichlet", "two-labels"] = "iid"
     alpha: float = 0.5
 
+    def __post_init__(self) -> None:
+        _expect("one above 0", lambda value: 0 < value < math.inf, self, "alpha")
+
 
 @dataclass(frozen=True, slots=True)
 class Local:

@@ -15,7 +15,7 @@ from training.data.tables import load_sentences
 from training.presets import PRESETS
 from training.privhfl.settings import Settings
 from training.privhfl.tasks import load_population
-from training.sections import ConfigError
+from training.sections import ConfigError, Partition
 from training.tasks.build import build_task
 
 datasets = pytest.importorskip("datasets", reason="needs the training extra")
@@ -112,3 +112,12 @@ def test_more_classes_than_the_models_of_privhfl_have_are_refused(tmp_path: Path
                 task="mnist", data=stored(tmp_path, train=many, test=many), clients=3, private=3
             )
         )
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, float("inf"), float("nan")])
+def test_concentrations_that_have_no_mixture_are_refused(alpha: float) -> None:
+    with pytest.raises(ConfigError, match=r"partition\.alpha is .*; choose one above 0"):
+        Partition(scheme="dirichlet", alpha=alpha)
+    if alpha:
+        with pytest.raises(ConfigError, match=r"alpha is .* both finite"):
+            Settings(task="mnist", data="synthetic", alpha=alpha)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
@@ -107,10 +108,10 @@ class Settings:
             raise ConfigError(f"fraction is {self.fraction}; choose one in (0, 1]")
         if not 0 <= self.lam < 1:
             raise ConfigError(f"lam is {self.lam}; choose one in (0, 1), or 0 for 0.1 to 0.9")
-        if not (self.alpha >= 0 and self.temperature > 0):
+        if not (0 <= self.alpha < math.inf and 0 < self.temperature < math.inf):
             raise ConfigError(
                 f"alpha is {self.alpha} and temperature is {self.temperature}; alpha is 0 (IID) or "
-                "above, the temperature above 0"
+                "above, the temperature above 0, both finite"
             )
         if not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"seed is {self.seed}; choose one in [0, 2**63)")
