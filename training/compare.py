@@ -74,7 +74,7 @@ def page(rows: Sequence[Row]) -> str:
     single = [_cells_of(run) for run in runs]
     title = f"{first.settings['preset']}: {first.metric}"
     baselines = first.summary.get("baselines", {})
-    told = ", ".join(f"{name} {value:.4f}" for name, value in baselines.items())
+    told = ", ".join(f"{n} {v:.4f}" for n, v in baselines.items() if v is not None)
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -119,7 +120,8 @@ class _Keeper:
     def is_patience_over(self) -> bool:
         """Whether the last `patience` evaluations were no better than the best before them."""
         trainer, patience = self._trainer, self._trainer.config.patience
-        values = [one.metrics[trainer.task.metric] for one in self._records if one.metrics]
+        evaluated = [one.metrics[trainer.task.metric] for one in self._records if one.metrics]
+        values = [-math.inf if math.isnan(value) else value for value in evaluated]
         return 0 < patience < len(values) and max(values[-patience:]) <= max(values[:-patience])
 
     def round_done(self, record: RoundRecord) -> bool:

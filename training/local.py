@@ -137,6 +137,22 @@ def loss(model: nn.Module, batch: Batch, local: Local) -> torch.Tensor:
     if batch.labels is None:
         total = output.mean() if local.loss == "mean" else output.sum()
     else:
+        _check_labels(batch.labels, output)
         labels = batch.labels.to(device)
         total = functional.cross_entropy(output.float(), labels, reduction=local.loss)
     return total / local.loss_divisor
+
+
+def _check_labels(labels: torch.Tensor, output: torch.Tensor) -> None:
+    """Refuse labels that are no class of the model; -100 is PyTorch's mark of none.
+
+    Raises:
+        ConfigError: naming the first.
+    """
+    classes = output.shape[1] if output.ndim > 1 else 0
+    wrong = labels[(labels != -100) & ((labels < 0) | (labels >= classes))]
+    if classes and len(wrong):
+        raise ConfigError(
+            f"a Batch has the label {int(wrong[0])}, the model has {classes} classes: number them "
+            "from 0, and give the model as many outputs"
+        )

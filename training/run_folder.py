@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import platform
 from collections.abc import Collection
@@ -82,7 +83,7 @@ class RunFolder:
         summary = summarise(self.config, federation, records, baselines, metric)
         if test:
             summary["test"] = test
-        replace_file(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        replace_file(self.folder / "summary.json", strict_json(summary, indent=2) + "\n")
         return summary
 
 
@@ -107,7 +108,7 @@ def summarise(
         "clients_per_round": config.clients_per_round,
         "metric": metric,
         "metrics": evaluated[-1] if evaluated else {},
-        "best": max(values, default=None),
+        "best": max((value for value in values if not math.isnan(value)), default=None),
         "mean_of_last_three": float(np.mean(values[-3:])) if values else None,
         "mean_of_last_five": float(np.mean(values[-5:])) if values else None,
         "baselines": baselines,
@@ -163,12 +164,29 @@ def _line(record: RoundRecord) -> str:
     metrics = fields.pop("metrics")
     if fields["exact_retrieval"] is None:
         del fields["exact_retrieval"]
-    return json.dumps({"round": fields.pop("round"), **metrics, **fields}) + "\n"
+    return strict_json({"round": fields.pop("round"), **metrics, **fields}) + "\n"
+
+
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """JSON in which numbers that are not finite are null, since the format has none."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(own) for name, own in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(own) for own in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _record(line: dict[str, Any]) -> RoundRecord:
     known = {field.name for field in dataclasses.fields(RoundRecord)}
-    metrics = {name: value for name, value in line.items() if name not in known}
+    metrics = {
+        name: math.nan if value is None else value
+        for name, value in line.items()
+        if name not in known
+    }
     return RoundRecord(metrics=metrics, **{n: v for n, v in line.items() if n in known})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +56,17 @@ class Run:
     @property
     def evaluated(self) -> list[tuple[int, float]]:
         """Rounds and the metric after each."""
-        return [(one["round"], one[self.metric]) for one in self.lines if self.metric in one]
+        return [
+            (one["round"], math.nan if one[self.metric] is None else one[self.metric])
+            for one in self.lines
+            if self.metric in one
+        ]
+
+    @property
+    def best(self) -> float:
+        """The largest of these; NaN if none is a number."""
+        values = [value for _, value in self.evaluated if not math.isnan(value)]
+        return max(values, default=math.nan)
 
     @property
     def exact(self) -> int:
@@ -87,7 +98,7 @@ class Row:
             ", ".join(str(run.settings.get("seed", 0)) for run in runs),
             "-".join(str(one) for one in sorted({min(rounds), max(rounds)})),
             spread([run.evaluated[-1][1] for run in runs]),
-            spread([max(value for _, value in run.evaluated) for run in runs]),
+            spread([run.best for run in runs]),
             f"{statistics.fmean(run.mean('upload_bytes') for run in runs) / 1e6:.3f}",
             f"{statistics.fmean(run.mean('download_bytes') for run in runs) / 1e6:.3f}",
             f"{sum(run.exact for run in runs)} of {sum(len(run.lines) for run in runs)}",

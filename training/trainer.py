@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from training.clients import Clients, Job, dropout_seed, rounding_seed
 from training.config import Config
 from training.data.prf import Stream
 from training.federation import Federation
+from training.sections import ConfigError
 from training.seeded_noise import spent
 from training.tasks.recommendation import INPUTS
 from training.tasks.task import Task
@@ -107,17 +109,27 @@ class Trainer:
             self._workers = None
 
     def evaluate(self) -> dict[str, float]:
-        """The task's metrics of the servers' model, and those of the mean model as `mean_...`."""
-        return self.measure(self.task.evaluate)
+        """The task's metrics of the servers' model, and those of the mean model as `mean_...`.
+
+        Raises:
+            ConfigError: what curves show is not among them.
+        """
+        found = self.measure(self.task.evaluate)
+        if self.task.metric not in found:
+            raise ConfigError(
+                f"the task's metric is {self.task.metric!r}, its evaluate gives "
+                f"{', '.join(map(repr, found)) or 'nothing'}: name one of the figures"
+            )
+        return found
 
     def measure(self, figures: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
         """Any figures of the servers' model, and those of the mean model as `mean_...`."""
         self.federation.load_global_model()
         self.federation.model.eval()
-        found = figures(self.federation.model)
+        found = _checked(figures(self.federation.model))
         if self.mean is not None:
             self.federation.load(self.mean.state)
-            of_mean = figures(self.federation.model)
+            of_mean = _checked(figures(self.federation.model))
             found |= {f"mean_{name}": value for name, value in of_mean.items()}
             self.federation.load_global_model()
         return found
@@ -238,6 +250,28 @@ def mean_phases(receipts: list[Receipt]) -> dict[str, float]:
     """Mean bytes a client by phase; a phase that a client did not reach counts as zero bytes."""
     names = list(dict.fromkeys(name for receipt in receipts for name in receipt.phases))
     return {n: sum(r.phases.get(n, 0) for r in receipts) / len(receipts) for n in names}
+
+
+def _checked(figures: object) -> dict[str, float]:
+    """What a task measured, as floats by name.
+
+    Raises:
+        ConfigError: it is something else, or a name is a column of `metrics.jsonl` already.
+    """
+    reserved = {field.name for field in dataclasses.fields(RoundRecord)}
+    try:
+        found = {str(name): float(value) for name, value in figures.items()}  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"a task's figures are {figures!r}: return a dict from names to numbers, "
+            "such as {'accuracy': 0.5}"
+        ) from error
+    if taken := sorted(reserved & set(found)):
+        raise ConfigError(
+            f"a task's figures are named {', '.join(taken)}, which are columns of metrics.jsonl: "
+            "give them other names"
+        )
+    return found
 
 
 class MeanModel:

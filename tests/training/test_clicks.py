@@ -181,6 +181,19 @@ def test_too_few_lines_or_rows_are_refused() -> None:
         task_of(short)
 
 
+def test_evaluation_lines_of_one_label_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    data = synthetic_clicks(2, lines=500, clients=20)
+    task_of(data)
+    assert "no AUC" not in caplog.text
+    labels = data.labels.copy()
+    labels[400:] = 0
+    task = task_of(dataclasses.replace(data, labels=labels))
+    assert (
+        "the 50 lines of evaluations have the label 0 alone, so that there is no AUC" in caplog.text
+    )
+    assert np.isnan(task.evaluate(task.build_model())["auc"])
+
+
 def config_of(aggregation: Any, **changes: Any) -> Config:
     base = PRESETS["ctr-deepfm"]
     ctr = Ctr(clients=60, dim=5, head=(8,), rows_per_client=32)

@@ -168,3 +168,91 @@ def test_the_page_of_a_run_is_made_by_the_command_of_the_guide(folder: Path) -> 
     )
     there = {path.name + "/" * path.is_dir() for path in (folder / "runs" / "mine").iterdir()}
     assert listed == there
+
+
+OWN = """
+import math
+
+import numpy as np
+import torch
+
+from training.tasks.task import Batch, Task, Work
+
+
+class Small(Task):
+    metric = "accuracy"
+    batch = Batch((torch.ones(3, 2),), torch.tensor([0, 1, 1]))
+
+    def __init__(self, config):
+        self.num_clients = 4
+
+    def build_model(self):
+        return torch.nn.Linear(2, 2)
+
+    def work(self, round_number, client):
+        return Work({}, (self.batch,))
+
+    def evaluate(self, model):
+        return {"accuracy": 0.5}
+
+"""
+ODD = {
+    "def evaluate(self, model): return None": "figures are None: return a dict from names",
+    "def evaluate(self, model): return {'accuracy': 'good'}": "return a dict from names to numbers",
+    "def evaluate(self, model): return {'acc': 1}": "is 'accuracy', its evaluate gives 'acc'",
+    "def evaluate(self, model): return {'accuracy': 1, 'round': 7, 'exact': 0}":
+        "figures are named exact, round, which are columns of metrics.jsonl",
+    "def build_model(self): return torch.nn.Linear(2, 2).bfloat16()":
+        "weight is of dtype torch.bfloat16.*float()",
+    "num_clients = 4.0\n    def __init__(self, config): pass": "num_clients is 4.0",
+    "batch = Batch((torch.ones(3, 2),), torch.tensor([0, 1, 2]))":
+        "label 2, the model has 2 classes",
+    "batch = Batch((torch.ones(3, 2),), torch.tensor([0, 1, -1]))":
+        "label -1, the model has 2 classes",
+    "batch = Batch((np.ones((3, 2)),), torch.tensor([0, 1, 0]))":
+        "inputs of type ndarray.*tuple of tensors",
+    "batch = Batch(torch.ones(3, 2), torch.tensor([0, 1, 0]))":
+        "inputs of type Tensor.*tuple of tensors",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(ODD)))
+def test_what_a_task_gives_is_checked(
+    number: int, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    member, said = list(ODD.items())[number]
+    write(folder, f"odd_{number}", OWN + f"\nclass Odd(Small):\n    {member}\n")
+    options = "--rounds 1 --clients-per-round 2 --aggregation plain --threads 1"
+    told = complaint(capsys, "own", "--task", f"odd_{number}:Odd", *options.split())
+    assert re.search(said, told), told
+
+
+def strict(text: str) -> object:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_figures_that_are_no_numbers_are_null_and_best_is_of_the_others(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gives = "[math.nan, np.float32(0.25), torch.tensor(0.125), math.inf][self.n % 4]"
+    write(folder, "odd_nan", OWN + f"""
+class Odd(Small):
+    n = -1
+
+    def evaluate(self, model):
+        self.n += 1
+        return {{"accuracy": {gives} if self.n < 3 else math.nan}}
+""")  # fmt: skip
+    command = ["own", "--task", "odd_nan:Odd", "--aggregation", "plain", "--quiet"]
+    command += ["--threads", "1", "--clients-per-round", "2", "--out", "run"]
+    assert main([*command, "--rounds", "4"]) == 0
+    lines = [strict(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["accuracy"] for line in lines] == [None, 0.25, 0.125, None]  # type: ignore[index]
+    summary = strict((folder / "run/summary.json").read_text())
+    assert (summary["best"], summary["metrics"]) == (0.25, {"accuracy": None})  # type: ignore[index]
+    assert main([*command, "--rounds", "5", "--resume"]) == 0
+    assert compare(["run", "--html", "page.html"]) == 0
+    assert "nan" in capsys.readouterr().out

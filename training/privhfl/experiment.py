@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from training.privhfl.settings import Settings
 from training.privhfl.store import Store
 from training.privhfl.tasks import Population, load_population
 from training.privhfl.trainer import Outcome, Trainer
-from training.run_folder import replace_file, versions
+from training.run_folder import replace_file, strict_json, versions
 
 Say = Callable[[str], None]
 
@@ -58,11 +57,11 @@ def run_experiment(
     for iteration in range(settings.iterations + 1):
         models, outcomes = _iteration(iteration, trainer, store, models, say)
         lines.append(line(iteration, outcomes, lines))
-        text = "".join(json.dumps(one) + "\n" for one in lines)
+        text = "".join(strict_json(one) + "\n" for one in lines)
         replace_file(folder / "metrics.jsonl", text)
         say(_shown(lines[-1]))
     summary = summarise(settings, lines)
-    replace_file(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    replace_file(folder / "summary.json", strict_json(summary, indent=2) + "\n")
     title = f"privhfl {settings.task}, {settings.querying}, {settings.expansion}"
     plot_clients(lines, title, folder / "curves.png")
     return summary

@@ -9,6 +9,7 @@ vocabulary is taken to be public.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -22,6 +23,8 @@ from training.sections import ConfigError, Ctr
 from training.tasks import metrics
 from training.tasks.recommendation import Split
 from training.tasks.task import Batch, Budget, Ids, LocalPlan, Task, Work, evaluating, seeded
+
+log = logging.getLogger(__name__)
 
 TABLE: Final = "field_embedding.weight"
 _HELD_OUT: Final[dict[Split, tuple[float, float]]] = {"test": (0.9, 1.0), "validation": (0.8, 0.9)}
@@ -71,6 +74,13 @@ class ClicksTask(Task):
         self.rows_per_client: Budget = settings.rows_per_client
         self._ids, self.num_rows = _numbered(data, start, settings.least)
         self._labels, self._held_out = data.labels, np.arange(start, stop)
+        if len(set(data.labels[start:stop].tolist())) < 2:
+            log.warning(
+                "the %d lines of evaluations have the label %d alone, so that there is no AUC "
+                "(null in files)",
+                stop - start,
+                data.labels[start],
+            )
         if data.clients is None:
             owners = Stream(seed, "lines of clients").integers(settings.clients, start)
         else:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
+import numpy as np
+import torch
 from torch import nn
 
 from training.config import Config, imported
@@ -17,6 +20,8 @@ from training.sections import ConfigError
 from training.tasks.task import Task
 
 log = logging.getLogger(__name__)
+
+_FLOATS: Final = (torch.float16, torch.float32, torch.float64)
 
 _MEMBERS = (
     "num_clients metric retrieves rows_per_client widths build_model work evaluate final_test "
@@ -41,6 +46,16 @@ def own_task(config: Config) -> Task:
         raise ConfigError(
             f"--task {config.task}: build_model returns a {type(model).__name__}, no module"
         )
+    if not isinstance(task.num_clients, int | np.integer):
+        raise ConfigError(
+            f"--task {config.task}: num_clients is {task.num_clients!r}: give a whole number"
+        )
+    for name, value in model.state_dict().items():
+        if value.is_floating_point() and value.dtype not in _FLOATS:
+            raise ConfigError(
+                f"--task {config.task}: {name} is of dtype {value.dtype}, which servers cannot "
+                "add: build the model in float32, model.float(), and set local.precision"
+            )
     if task.retrieves and not _is_budget(task.rows_per_client):
         raise ConfigError(
             f"--task {config.task}: clients fetch rows privately (retrieves), so rows_per_client, "

@@ -28,13 +28,20 @@ class Batch:
     Without labels the model itself returns the losses, one for each example.
 
     Raises:
-        ConfigError: labels of another dtype.
+        ConfigError: inputs that are no tuple of tensors, or labels of another dtype.
     """
 
     inputs: tuple[Tensor, ...]
     labels: Tensor | None
 
     def __post_init__(self) -> None:
+        given = [self.inputs] if isinstance(self.inputs, Tensor) else list(self.inputs)
+        odd = [one for one in given if not isinstance(one, Tensor) or one is self.inputs]
+        if odd:
+            raise ConfigError(
+                f"a Batch has inputs of type {type(odd[0]).__name__}: give a tuple of tensors, one "
+                "for each argument of the model, also where it has one alone"
+            )
         if self.labels is not None and self.labels.dtype != torch.int64:
             raise ConfigError(
                 f"a Batch has labels of dtype {self.labels.dtype}: give int64 classes, or None and "
