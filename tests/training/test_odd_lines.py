@@ -54,6 +54,79 @@ def test_lines_of_folders_and_clicks_are_those_of_the_file(tmp_path: Path) -> No
         load_clicks(tmp_path / "c.csv", "label=l,fields=f,client=c")
 
 
+SMALL_BLOCK = 1 << 8
+"""Bytes from which the reader infers types, in place of 64 MB."""
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyarrow import csv
+
+    options = csv.ReadOptions
+    monkeypatch.setattr(
+        csv, "ReadOptions", lambda **own: options(**{**own, "block_size": SMALL_BLOCK})
+    )
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("first", "last", "unread"),
+    [
+        ("10", "9", ("10115", "W1A 0AX")),
+        ("10", "9", ("", "5")),
+        ("10", "9.5", ("1", "1")),
+        ("2024-01-02", "2024-01-01 10:00:00", ("1", "1")),
+        ("2024-01-02", "2024-01-01 10:00:00.5", ("1", "1")),
+    ],
+)
+def test_a_type_that_only_the_first_block_has_stops_no_reading(
+    first: str, last: str, unread: tuple[str, str], tmp_path: Path
+) -> None:
+    rows = f"a,{'x' * 20},{first},{unread[0]}\n" * 20 + f"a,y,{last},{unread[1]}\n"
+    data = table(tmp_path, "u,i,t,postcode\n" + rows)
+    assert data.sequences[0].tolist() == [1] + [0] * 20
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_later_times_and_numbers_of_another_kind_are_told_or_read(tmp_path: Path) -> None:
+    rows = f"a,{'x' * 20},10\n" * 20 + "\na,y,soon\n"
+    with pytest.raises(ValueError, match=r"column t holds 'soon' in line 23, which is neither"):
+        table(tmp_path, "u,i,t\n" + rows)
+    (tmp_path / "c.csv").write_text("l,n\n" + "0,1\n" * 200 + "1,2.5\n0,\n1,1e9\n")
+    clicks = load_clicks(tmp_path / "c.csv", "label=l,numeric=n")
+    assert clicks.values["n"].tolist()[-4:] == ["1", "3", "", "431"]
+    assert clicks.labels.tolist()[-3:] == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("e.csv", "u,i,t\n\na,x,1\nb,x,7,extra\n", "line 4: 4 fields, expected 3"),
+        ("e.csv", 'u,i,t\na,"x\n\ny",1\nb,x\n', "line 5: 2 fields, expected 3"),
+        ("e.tsv", "u\ti\tt\n\n\na\tx\n", "line 4: 2 fields, expected 3"),
+        ("e.csv", "u,i,t\n", "has no line after that of names"),
+        ("e.csv", "u,i,t", "has no line after that of names"),
+        ("e.tsv", "u\ti\tt\n\n", "has no line after that of names"),
+    ],
+)
+def test_ragged_lines_and_files_of_a_header_alone_are_refused(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=said) as told:
+        table(tmp_path, text, name)
+    assert name in str(told.value)
+
+
+@pytest.mark.parametrize("columns", ["user=u,item=u,time=t", "user=u,item=i,time=i"])
+def test_one_column_for_two_roles_is_refused(columns: str, tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("u,i,t\na,x,1\n")
+    with pytest.raises(ValueError, match="user, item and time are three columns"):
+        load_table(tmp_path / "e.csv", columns)
+    text = "u,i,t\n" + "".join(f"a,{item},{item}\n" for item in "123")
+    (tmp_path / "e.csv").write_text(text)
+    assert load_table(tmp_path / "e.csv", COLUMNS + ",category=i").num_categories == 3
+
+
 def test_values_of_clicks_with_nul_at_the_end_stay_apart(tmp_path: Path) -> None:
     from pyarrow import parquet
 

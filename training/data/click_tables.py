@@ -65,7 +65,10 @@ def load_clicks(path: Path, columns: str) -> Clicks:
     there = CRITEO if as_published else column_names(path)
     roles = _roles(_OF_CRITEO if as_published else columns, there, path)
     texts = [*roles["fields"], *roles["client"]]
-    table, without_row = read_table(path, names=CRITEO if as_published else None, texts=texts)
+    others = [*roles["label"], *roles["time"], *roles["numeric"]]
+    table, without_row = read_table(
+        path, texts=texts, numbers=others, names=CRITEO if as_published else None
+    )
     log.info("%s: %d lines, %d further ones without values", path, len(table), without_row)
     (label,) = roles["label"]
     labels = _labels(table.column(label).to_numpy(), f"{path.name}: column {label}")

@@ -45,7 +45,8 @@ def load_table(path: Path, columns: str) -> Interactions:
     """
     names = _mapping(columns, column_names(path), path)
     time = names.pop("time", None)
-    table, without_row = read_table(path, texts=list(names.values()))
+    timed = [] if time is None else [time]
+    table, without_row = read_table(path, texts=list(names.values()), numbers=timed)
     at = places_of(path)
     ids = {
         role: ids_of_column(table.column(name), f"{path.name}: column {name}", at)
@@ -175,6 +176,10 @@ def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:
     for role in ("user", "item"):
         if role not in names:
             raise ValueError(f"columns is {columns!r} and lacks {role}=NAME; {has}")
+    if len({names[role] for role in names if role != "category"}) < len(
+        names.keys() - {"category"}
+    ):
+        raise ValueError(f"columns is {columns!r}: user, item and time are three columns")
     return names
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import importlib
 import itertools
@@ -11,6 +12,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
+
+from training.data.ids import MISSING
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +42,10 @@ def column_names(path: Path) -> list[str]:
         ValueError: not such a file, a name stands twice, or pyarrow is not there.
     """
     if kind_of(path) == ".parquet":
-        names = list(_open(path, None, ()).schema_arrow.names)
+        names = list(_open(path).schema_arrow.names)
     else:
         count_lines(path)  # a header that is not UTF-8 has no names
-        names = list(_open(path, None, ()).schema.names)
+        names = list(_open(path).schema.names)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(
             f"{path} has several columns named {', '.join(twice)}: give each column its own name"
@@ -51,38 +54,76 @@ def column_names(path: Path) -> list[str]:
 
 
 def read_table(
-    path: Path, *, names: Sequence[str] | None = None, texts: Sequence[str] = ()
+    path: Path,
+    *,
+    texts: Sequence[str],
+    numbers: Sequence[str] = (),
+    names: Sequence[str] | None = None,
 ) -> tuple[Any, int]:
-    """The table, by pyarrow, and the number of lines of the file without a row in it.
+    """Columns of a table, by pyarrow, and the number of lines of the file without a row in it.
 
     In a CSV file `"` quotes; a quoted field may span lines. In a TSV file `"` is a character as
     others.
 
     Args:
         path: of a `.csv` or `.tsv` file with a line of names, or a `.parquet` file.
-        names: of the columns of a text file that has no line of names.
-        texts: columns of a text file that are text, whatever they look like.
+        texts: columns that are text in a text file, whatever they look like.
+        numbers: columns of numbers or times, in a text file of the type that fits all lines.
+        names: of all columns of a text file that has no line of names.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: not such a file, not UTF-8, a quote swallows lines, or pyarrow is not there.
+        ValueError: not such a file, not UTF-8, without rows, a quote swallows lines, or pyarrow is
+            not there.
     """
+    wanted = list(dict.fromkeys([*texts, *numbers]))
     if kind_of(path) == ".parquet":
-        file = _open(path, names, texts)
+        file = _open(path, names, texts, wanted)
         try:
-            return file.read(), 0
+            return _with_rows(file.read(), path), 0
         except _arrow().ArrowInvalid as error:
             raise _unreadable(path, error) from error
     lines = count_lines(path)
-    file = _open(path, names, texts)
     try:
-        table = file.read_all()
-    except _arrow().ArrowInvalid as error:
-        raise _unreadable(path, error) from error
-    without_row = lines - len(table) - (names is None)
+        table = _open(path, names, texts, wanted).read_all()
+    except _arrow().ArrowInvalid:  # a type that only the first block has, or a line is at fault
+        try:
+            table = _open(path, names, wanted, wanted).read_all()
+        except _arrow().ArrowInvalid as error:
+            raise _unreadable(path, error, names) from error
+        for name in numbers:
+            column = _as_numbers(table.column(name))
+            table = table.set_column(table.schema.get_field_index(name), name, column)
+    without_row = lines - len(_with_rows(table, path)) - (names is None)
     if without_row and kind_of(path) == ".csv":
         _check_quotes(path)
     return table, without_row
+
+
+def _with_rows(table: Any, path: Path) -> Any:
+    if not len(table):
+        raise _without_rows(path)
+    return table
+
+
+def _without_rows(path: Path) -> ValueError:
+    return ValueError(f"{path} has no line after that of names: export the table with its rows")
+
+
+def _as_numbers(column: Any) -> Any:
+    """Text as the first type that fits all values; as it is if none does."""
+    arrow = _arrow()
+    from pyarrow import compute
+
+    values = compute.if_else(
+        compute.is_in(column, arrow.array(["", *sorted(MISSING)])), None, column
+    )
+    for kind in (arrow.int64(), arrow.float64(), arrow.timestamp("ns")):
+        try:
+            return values.cast(kind)
+        except arrow.ArrowInvalid:
+            continue
+    return column
 
 
 def kind_of(path: Path) -> str:
@@ -155,12 +196,17 @@ def places_of(path: Path) -> Callable[[int], str]:
         return "row {}".format
 
     def at(row: int) -> str:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = _tsv_rows(file) if kind_of(path) == ".tsv" else csv_rows(file)
-            starts = (start for start, fields in lines if fields)
-            return f"line {next(itertools.islice(starts, row + 1, None))}"
+        start, _ = next(itertools.islice(_rows(path), row + 1, None))
+        return f"line {start}"
 
     return at
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a text file, that of names first, by the number of their first line."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        lines = _tsv_rows(file) if path.suffix.lower() == ".tsv" else csv_rows(file)
+        yield from ((start, fields) for start, fields in lines if fields)
 
 
 def csv_rows(file: TextIO) -> Iterator[tuple[int, list[str]]]:
@@ -215,8 +261,13 @@ def _check_quotes(path: Path) -> None:
         log.warning(text, path, spanned, first)
 
 
-def _open(path: Path, names: Sequence[str] | None, texts: Sequence[str]) -> Any:
-    """The opened file."""
+def _open(
+    path: Path,
+    names: Sequence[str] | None = None,
+    texts: Sequence[str] = (),
+    wanted: Sequence[str] = (),
+) -> Any:
+    """The opened file; of a text file with `wanted` columns alone, if any are named."""
     arrow, kind = _arrow(), kind_of(path)
     from pyarrow import csv as reader
     from pyarrow import parquet
@@ -234,14 +285,30 @@ def _open(path: Path, names: Sequence[str] | None, texts: Sequence[str]) -> Any:
             read_options=reader.ReadOptions(column_names=names, block_size=1 << 26),
             parse_options=parsing,
             convert_options=reader.ConvertOptions(
-                column_types=dict.fromkeys(texts, arrow.string()), strings_can_be_null=False
+                column_types=dict.fromkeys(texts, arrow.string()),
+                include_columns=list(wanted),
+                strings_can_be_null=False,
             ),
         )
     except arrow.ArrowInvalid as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(path, error, names) from error
 
 
-def _unreadable(path: Path, error: Exception) -> ValueError:
+def _unreadable(path: Path, error: Exception, names: Sequence[str] | None = None) -> ValueError:
+    """What to say; of a text file the first line with another number of fields."""
+    if path.suffix.lower() != ".parquet":
+        with contextlib.suppress(csv.Error):
+            width = 0 if names is None else len(names)
+            first = start = 0
+            for start, fields in _rows(path):
+                first, width = first or start, width or len(fields)
+                if len(fields) != width:
+                    return ValueError(
+                        f"{path}, line {start}: {len(fields)} fields, expected {width} as in the "
+                        "lines before: correct the line, or leave it out"
+                    )
+            if names is None and first == start:
+                return _without_rows(path)
     return ValueError(f"{path} cannot be read as {path.suffix[1:].lower()}: {error}")
 
 
