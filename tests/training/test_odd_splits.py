@@ -60,14 +60,22 @@ def test_files_that_number_other_classes_are_refused(
     assert ("test" if place == "test" else "train-1") + ".parquet" in str(told.value)
 
 
-def test_the_remedy_for_other_classes_numbers_all_files_alike(tmp_path: Path) -> None:
-    label = datasets.ClassLabel(names=["neg", "neu", "pos"])
-    splits = {
-        "train": rows(["a", "b", "c"], ["neg", "neu", "pos"]).cast_column("label", label),
-        "test": rows(["c", "b"], ["pos", "neu"]).cast_column("label", label),
-    }
-    data = load_sentences(stored(tmp_path, **splits))
+@pytest.mark.parametrize("text", ["string", "large_string"])
+def test_labels_as_text_are_refused_and_the_remedy_numbers_all_files_alike(
+    text: str, tmp_path: Path
+) -> None:
+    train, test = rows(["a", "b", "c"], ["neg", "neu", "pos"]), rows(["c", "b"], ["pos", "neu"])
+    train, test = (
+        split.cast_column("text", datasets.Value(text)).cast_column("label", datasets.Value(text))
+        for split in (train, test)
+    )
+    with pytest.raises(ValueError, match=r"and a ClassLabel\. Store labels .*class_encode_column"):
+        load_sentences(stored(tmp_path, train=train, test=test))
+    train = train.class_encode_column("label")
+    test = test.cast_column("label", train.features["label"])
+    data = load_sentences(stored(tmp_path, train=train, test=test))
     assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([0, 1, 2], [2, 1])
+    assert data.train.inputs == ["a", "b", "c"]
 
 
 def test_a_folder_of_new_content_and_old_times_is_read_anew(tmp_path: Path) -> None:

@@ -58,9 +58,9 @@ def check_class_names(source: str, column: str, names: Sequence[str]) -> None:
         if own is not None and list(own) != list(names):
             raise DataError(
                 f"{file}: column {column!r} numbers {len(own)} classes, other files of the data "
-                f"set {len(names)}: {_difference(own, names)}. Number the labels of every file "
-                f"alike before storing: dataset.cast_column({column!r}, "
-                f"datasets.ClassLabel(names=NAMES)) on the labels as text, with one list NAMES"
+                f"set {len(names)}: {_difference(own, names)}. Start from labels as text and number "
+                f"those of all files alike: train.class_encode_column({column!r}), then "
+                f"other.cast_column({column!r}, train.features[{column!r}]) for each other split"
             )
 
 

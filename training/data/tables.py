@@ -188,6 +188,8 @@ def _open(
             f"{source!r} has the columns {dict(features)}; wanted are one of type "
             f"{'string' if kind is str else 'Image'} and a ClassLabel"
             + (f" named {label!r}" if label else "")
+            + ". Store labels of another type as one: train.class_encode_column(NAME), then "
+            "test.cast_column(NAME, train.features[NAME])"
         )
     for kind_of, names in (("input", inputs), ("label", labels)):
         if len(names) > 1:
@@ -232,7 +234,7 @@ def _labels(split: datasets.Dataset, column: str, classes: int, source: str) -> 
 
 def _is_input(feature: Any, kind: type) -> bool:
     if kind is str:
-        return getattr(feature, "dtype", None) == "string"
+        return getattr(feature, "dtype", None) in ("string", "large_string")
     return isinstance(feature, kind)
 
 
