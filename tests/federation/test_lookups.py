@@ -196,6 +196,8 @@ def test_batches_with_labels_as_a_data_loader_gives_them() -> None:
         fed.rows_of(iter([words]))
     with pytest.raises(ParameterError, match="call=lambda"):
         fed.rows_of([{"words": words}])
+    with pytest.raises(ParameterError, match=r"looked up with a ndarray: .*torch\.from_numpy"):
+        fed.rows_of([words.numpy()])
 
 
 def test_all_arguments_of_forward_are_given_before_labels_are_dropped() -> None:

@@ -227,6 +227,15 @@ def test_a_user_of_nearly_all_items_has_fewer_negatives_and_no_one_else(
     assert "1 of 21 ranked users left fewer than 99 items, the fewest 7" in caplog.text
 
 
+def test_a_user_of_all_items_is_refused() -> None:
+    data = synthetic_interactions(5, users=20, items=30, categories=6, length=(4, 20))
+    full = dataclasses.replace(data, sequences=(*data.sequences, np.arange(30)))
+    with pytest.raises(
+        ValueError, match=r"1 of 21 users, the first of them user 20 .* all 30 items"
+    ):
+        task_of(full)
+
+
 def test_ties_share_the_mean_of_their_places() -> None:
     others = np.array([[3.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
     assert metrics.ranks(np.array([1.0, 1.0]), others).tolist() == [3.0, 3.0]

@@ -181,7 +181,7 @@ def find_rows(
     seen: dict[str, list[torch.Tensor]] = {table.name: [] for table in tables}
     hooks = [
         module.register_forward_pre_hook(
-            _noting(seen[table.name], held.get(table.name)), with_kwargs=True
+            _noting(table.name, seen[table.name], held.get(table.name)), with_kwargs=True
         )
         for table in tables
         for module in table.modules
@@ -222,11 +222,16 @@ def check_batches(batches: object) -> None:
         )
 
 
-def _noting(seen: list[torch.Tensor], held: torch.Tensor | None) -> Callable[..., Any]:
+def _noting(name: str, seen: list[torch.Tensor], held: torch.Tensor | None) -> Callable[..., Any]:
     """A hook that notes ids, and replaces those of absent rows by one that is held."""
 
     def note(module: nn.Module, args: Any, kwargs: Any) -> Any:
         ids = args[0] if args else kwargs["input"]
+        if not isinstance(ids, torch.Tensor):
+            raise ParameterError(
+                f"batches: {name} is looked up with a {type(ids).__name__}: pass batches of "
+                "tensors, torch.from_numpy(array) of an array"
+            )
         flat = ids.values() if ids.is_nested else ids
         seen.append(torch.unique(flat.detach()).cpu().to(torch.int64))
         if held is None or not held.numel() or ids.is_nested:

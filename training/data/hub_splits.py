@@ -58,8 +58,8 @@ def check_class_names(source: str, column: str, names: Sequence[str]) -> None:
         if own is not None and list(own) != list(names):
             raise DataError(
                 f"{file}: column {column!r} numbers {len(own)} classes, other files of the data "
-                f"set {len(names)}: {_difference(own, names)}. Start from labels as text and number "
-                f"those of all files alike: train.class_encode_column({column!r}), then "
+                f"set {len(names)}: {_difference(own, names)}. Start from labels as text and "
+                f"number those of all files alike: train.class_encode_column({column!r}), then "
                 f"other.cast_column({column!r}, train.features[{column!r}]) for each other split"
             )
 
