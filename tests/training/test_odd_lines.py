@@ -127,6 +127,14 @@ def test_one_column_for_two_roles_is_refused(columns: str, tmp_path: Path) -> No
     assert load_table(tmp_path / "e.csv", COLUMNS + ",category=i").num_categories == 3
 
 
+def test_blanks_in_the_first_line_and_wide_encodings_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\(' i', ' t' with blanks, which the file's first line"):
+        table(tmp_path, "u, i, t\na,x,1\n")
+    (tmp_path / "e.csv").write_bytes("u,i,t\na,x,1\n".encode("utf-32"))
+    with pytest.raises(ValueError, match=r"line 1: expected UTF-8, found UTF-32.* -f UTF-32"):
+        load_table(tmp_path / "e.csv", COLUMNS)
+
+
 def test_values_of_clicks_with_nul_at_the_end_stay_apart(tmp_path: Path) -> None:
     from pyarrow import parquet
 

@@ -78,6 +78,12 @@ def test_labels_as_text_are_refused_and_the_remedy_numbers_all_files_alike(
     assert data.train.inputs == ["a", "b", "c"]
 
 
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("text,label\na,b\n")
+    with pytest.raises(ValueError, match=r"x\.csv is a file: pass --data with a folder"):
+        load_sentences(str(tmp_path / "x.csv"))
+
+
 def test_a_folder_of_new_content_and_old_times_is_read_anew(tmp_path: Path) -> None:
     for texts in (["old"] * 3, ["new"] * 3):
         source = stored(

@@ -174,6 +174,13 @@ def test_categories_are_those_of_the_column_named_so_and_the_log_names_it(
     assert f"categories are those of column {told}:token_seq" in caplog.text
 
 
+def test_two_files_of_ratings_are_refused(tmp_path: Path) -> None:
+    ml_1m(tmp_path)
+    ml_latest(tmp_path)
+    with pytest.raises(ValueError, match=r"has ratings\.dat and ratings\.csv: leave one"):
+        load_folder(tmp_path)
+
+
 def test_din_trains_on_a_folder_of_ratings(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     lines = [

@@ -493,7 +493,8 @@ class Federated:
     # --- in words -----------------------------------------------------------------------------
 
     def explain(self) -> str:
-        """`plan.explain()`, and below it what rounds keep in a client's memory."""
-        memory = self.hooks.explain_memory(self.plan)
-        lines = [self.plan.explain(), "memory of a client, next to its model:", *memory]
+        """`plan.explain()`, the servers' step, and what rounds keep in a client's memory."""
+        memory, step = self.hooks.explain_memory(self.plan), self.default_optimizer()
+        own = f"servers step by SGD({step.lr:g}, momentum={step.momentum:g}) unless told otherwise"
+        lines = [self.plan.explain(), own, "memory of a client, next to its model:", *memory]
         return "\n".join(lines)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from training.data.ids import ids_of_column, texts_of
 from training.data.interaction_tables import times_of
 from training.data.prf import Stream
-from training.data.table_files import column_names, kind_of, places_of, read_table
+from training.data.table_files import column_names, kind_of, places_of, read_table, told_columns
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def synthetic_clicks(seed: int, *, lines: int, clients: int) -> Clicks:
 
 def _roles(columns: str, there: Sequence[str], path: Path) -> dict[str, list[str]]:
     """Columns by role."""
-    has = f"{path.name} has the columns {', '.join(there)}"
+    has = told_columns(path, there)
     if not columns:
         raise ValueError(f"{has}: say which are which, for example --columns {_EXAMPLE}")
     roles: dict[str, list[str]] = {}

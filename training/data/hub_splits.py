@@ -18,8 +18,18 @@ _SHOWN: Final = 5
 
 
 def load_splits(source: str, *subset: str) -> Any:
-    """What `datasets.load_dataset` gives of a Hub name, or of a folder's present content."""
+    """What `datasets.load_dataset` gives of a Hub name, or of a folder's present content.
+
+    Raises:
+        DataError: the source is a file.
+    """
     import datasets  # type: ignore[import-untyped]
+
+    if Path(source).is_file():
+        raise DataError(
+            f"{source} is a file: pass --data with a folder of one Parquet file for each split, "
+            "train.parquet and test.parquet, whose labels are a ClassLabel"
+        )
 
     return datasets.load_dataset(source, *subset, cache_dir=_cache(source))
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from training.data.ids import Ids, exact_below, ids_of_column
 from training.data.interactions import SHORTEST, Interactions
-from training.data.table_files import column_names, places_of, read_table
+from training.data.table_files import column_names, places_of, read_table, told_columns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -157,7 +157,7 @@ def _log_counts(
 
 def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:
     """Column by role."""
-    has = f"{path.name} has the columns {', '.join(there)}"
+    has = told_columns(path, there)
     if len(there) == 1:
         raise ValueError(f"{has} alone: separate columns by commas in .csv, by tabs in .tsv")
     if not columns:

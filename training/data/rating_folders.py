@@ -59,9 +59,11 @@ def load_folder(folder: Path) -> Interactions:
         FileNotFoundError: no known file is there.
         ValueError: a file does not have its format; the message names file and line.
     """
-    for name in MOVIELENS:
-        if (folder / name).is_file():
-            return load_movielens(folder / name)
+    there = [name for name in MOVIELENS if (folder / name).is_file()]
+    if len(there) > 1:
+        raise ValueError(f"{folder} has {' and '.join(there)}: leave one of them in the folder")
+    if there:
+        return load_movielens(folder / there[0])
     atomic = sorted(folder.glob("*" + INTERACTIONS)) if folder.is_dir() else []
     if len(atomic) > 1:
         raise ValueError(f"{folder} has several files {', '.join(path.name for path in atomic)}")

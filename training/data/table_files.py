@@ -31,7 +31,13 @@ _OTHER_FORMATS: Final = (
 )
 """How a file begins, what that is, and the command that unpacks it."""
 
-_WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_WIDE: Final = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+"""Byte order marks; the longer ones first, since they begin with the shorter."""
 
 
 def column_names(path: Path) -> list[str]:
@@ -51,6 +57,14 @@ def column_names(path: Path) -> list[str]:
             f"{path} has several columns named {', '.join(twice)}: give each column its own name"
         )
     return names
+
+
+def told_columns(path: Path, names: Sequence[str]) -> str:
+    """The columns of a file in words, and which names have blanks at an end."""
+    padded = ", ".join(repr(name) for name in names if name != name.strip())
+    return f"{path.name} has the columns {', '.join(names)}" + (
+        f" ({padded} with blanks, which the file's first line must not have)" if padded else ""
+    )
 
 
 def read_table(
@@ -167,10 +181,11 @@ def count_lines(path: Path) -> int:
     decoder = codecs.getincrementaldecoder("utf-8")()
     ends, old_ends, last = 0, 0, b""
     with path.open("rb") as file:
-        if file.read(2) in _WIDE:
+        head = file.read(4)
+        if wide := next((name for mark, name in _WIDE.items() if head.startswith(mark)), ""):
             raise ValueError(
-                f"{path}, line 1: expected UTF-8, found UTF-16. Convert the file: "
-                f"{_conversion(path, 'UTF-16')}"
+                f"{path}, line 1: expected UTF-8, found {wide}. Convert the file: "
+                f"{_conversion(path, wide)}"
             )
         file.seek(0)
         while block := file.read(_BLOCK):
