@@ -144,7 +144,7 @@ def loss(model: nn.Module, batch: Batch, local: Local) -> torch.Tensor:
 
 
 def _check_labels(labels: torch.Tensor, output: torch.Tensor) -> None:
-    """Refuse labels that are no class of the model; -100 is PyTorch's mark of none.
+    """Refuse labels outside the model's classes; -100 marks an ignored label in PyTorch.
 
     Raises:
         ConfigError: naming the first.

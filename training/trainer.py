@@ -253,7 +253,7 @@ def mean_phases(receipts: list[Receipt]) -> dict[str, float]:
 
 
 def _checked(figures: object) -> dict[str, float]:
-    """What a task measured, as floats by name.
+    """The task's figures as floats by name.
 
     Raises:
         ConfigError: it is something else, or a name is a column of `metrics.jsonl` already.

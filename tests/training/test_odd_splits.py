@@ -39,7 +39,7 @@ OTHER_NAMES = [
     (["neu", "neg", "pos"], "class 0 is 'neu' there, 'neg' in the others"),
     (
         ["neg", "neu", "pos", "odd"],
-        "numbers 4 classes, other files of the data set 3: it alone has",
+        "numbers 4 classes, other files 3: it alone has",
     ),
     (["neg", "neu"], "they alone have 'pos'"),
 ]

@@ -148,7 +148,8 @@ def _texts(column: Any, where: str) -> npt.NDArray[np.object_]:
     """Values as text; what is missing is empty. NumPy's own type of text drops NULs at an end."""
     coded = texts_of(column, where).fill_null("").dictionary_encode().combine_chunks()
     values = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-    return values[coded.indices.to_numpy(zero_copy_only=False)]
+    of_line: npt.NDArray[np.object_] = values[coded.indices.to_numpy(zero_copy_only=False)]
+    return of_line
 
 
 def _bucket(column: Any, where: str) -> npt.NDArray[np.object_]:

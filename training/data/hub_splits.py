@@ -67,10 +67,9 @@ def check_class_names(source: str, column: str, names: Sequence[str]) -> None:
         own = _names_in(file, column)
         if own is not None and list(own) != list(names):
             raise DataError(
-                f"{file}: column {column!r} numbers {len(own)} classes, other files of the data "
-                f"set {len(names)}: {_difference(own, names)}. Start from labels as text and "
-                f"number those of all files alike: train.class_encode_column({column!r}), then "
-                f"other.cast_column({column!r}, train.features[{column!r}]) for each other split"
+                f"{file}: column {column!r} numbers {len(own)} classes, other files {len(names)}: "
+                f"{_difference(own, names)}. Encode text labels alike: train.class_encode_column("
+                f"{column!r}), other.cast_column({column!r}, train.features[{column!r}])"
             )
 
 

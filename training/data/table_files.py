@@ -206,7 +206,7 @@ def count_lines(path: Path) -> int:
 
 
 def places_of(path: Path) -> Callable[[int], str]:
-    """What messages call a row of a table, numbered from 0: where it begins in the file."""
+    """A function that names the place of a row, numbered from 0, in messages."""
     if kind_of(path) == ".parquet":
         return "row {}".format
 

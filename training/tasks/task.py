@@ -28,15 +28,16 @@ class Batch:
     Without labels the model itself returns the losses, one for each example.
 
     Raises:
-        ConfigError: inputs that are no tuple of tensors, or labels of another dtype.
+        ConfigError: inputs other than a tuple of tensors, or labels of another dtype.
     """
 
     inputs: tuple[Tensor, ...]
     labels: Tensor | None
 
     def __post_init__(self) -> None:
-        given = [self.inputs] if isinstance(self.inputs, Tensor) else list(self.inputs)
-        odd = [one for one in given if not isinstance(one, Tensor) or one is self.inputs]
+        given: object = self.inputs
+        alone = isinstance(given, Tensor)
+        odd = [given] if alone else [one for one in self.inputs if not isinstance(one, Tensor)]
         if odd:
             raise ConfigError(
                 f"a Batch has inputs of type {type(odd[0]).__name__}: give a tuple of tensors, one "
