@@ -78,7 +78,9 @@ class RemoteServers(Closing):
     def rounds(self, timeout: float = 3600.0) -> Iterator[int]:
         """Number after number of rounds that open; first sends what an interruption left.
 
-        Ends when the model has seen the plan's `max_rounds`, where the plan has that limit.
+        Ends when the model has seen the plan's `max_rounds`, or when this client has sent its
+        `max_participations` reports, where the plan has these limits. Rounds that come too early
+        for this client, by its own count, are passed over.
 
         Args:
             timeout: longest wait for a round, in seconds.
@@ -95,8 +97,9 @@ class RemoteServers(Closing):
             )
             if after < 0:
                 return
-            self.number = after
-            yield after
+            if self._connection.may_report(after):
+                self.number = after
+                yield after
 
     def fetch(self, rows: Mapping[str, npt.ArrayLike]) -> Any:
         """The model as it was applied last: clear tensors, and rows by private retrieval.
@@ -111,6 +114,8 @@ class RemoteServers(Closing):
         self._connection.close()
 
     def _is_over(self) -> bool:
+        if self._connection.has_finished():
+            return True
         return bool(self.plan.max_rounds) and self.rounds_applied >= self.plan.max_rounds
 
 

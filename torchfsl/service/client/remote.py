@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy.typing as npt
 
@@ -26,10 +26,12 @@ from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.client.links import Closing, Links, RetryPolicy
 from torchfsl.service.client.outbox import Outbox
+from torchfsl.service.client.sent_reports import SentReports
 from torchfsl.service.net import calls
 from torchfsl.service.net.answers import PLAN_BYTES, decode_plan
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role
+from torchfsl.service.state.steps import StoredState
 from torchfsl.service.task import decode_coins
 from torchfsl.submodel.plan import check_number
 
@@ -42,8 +44,11 @@ _TELL_SECONDS: Final = 30.0
 class RemoteTransport:
     """A client's transport to both servers; see `torchfsl.fsl.transport.Transport`."""
 
-    def __init__(self, links: Links, plan: Plan, outbox: Outbox | None = None) -> None:
-        self._links, self._plan, self._outbox = links, plan, outbox
+    def __init__(
+        self, links: Links, plan: Plan, outbox: Outbox | None = None,
+        sent: SentReports | None = None,
+    ) -> None:  # fmt: skip
+        self._links, self._plan, self._outbox, self._sent = links, plan, outbox, sent
         self._trees: dict[int, bytes] = {}
         self._report: dict[int, bytes] = {}
         self._answers: dict[int, bytes] = {}
@@ -61,6 +66,8 @@ class RemoteTransport:
             if len(self._fetch) == 2:
                 self._send_fetch()
             return
+        if self._sent is not None and number != self._begun:
+            self._sent.check(number)
         if self._outbox is not None and number != self._begun:
             self._outbox.begin(number)
         self._begun = number
@@ -73,6 +80,8 @@ class RemoteTransport:
         self._report[party] = message
         if len(self._report) == 2:
             report, self._report = self._report, {}
+            if self._sent is not None:
+                self._sent.add(number)
             self._kept = dict(self._trees), report
             self.send_again()
 
@@ -151,6 +160,18 @@ class RemoteTransport:
         self._answers = dict(enumerate(answers))
 
 
+def take_back_unopened(infos: Sequence[Mapping[str, Any]], sent: SentReports) -> None:
+    """Take the last report off the count where neither server can have opened its round.
+
+    Both must say so of this very round: one of them alone may lie, and an older server or one that
+    is at a later round says nothing of it.
+    """
+    number = sent.rounds[-1] if sent.rounds else -1
+    ended = all(i["round"] == number and i["state"] == StoredState.UNOPENED for i in infos)
+    if number >= 0 and ended and not any(info.get("may_have_opened", True) for info in infos):
+        sent.take_back(number)
+
+
 def submit(links: Links, report: Mapping[int, bytes], outbox: Outbox | None) -> None:
     """Send a report's two messages; they are stored before, for `Connection.resume`."""
     if outbox is not None:
@@ -187,7 +208,9 @@ class Connection(Closing):
         self.plan, source = fetch_plan(links, files, require)
         plan = self.plan.digest.hex()
         self._outbox = Outbox(outbox, plan) if outbox is not None else None
-        transport = RemoteTransport(links, self.plan, self._outbox)
+        count = outbox.with_name(outbox.name + ".reports") if outbox is not None else None
+        self._sent = SentReports(count, self.plan, client_id)
+        transport = RemoteTransport(links, self.plan, self._outbox, self._sent)
         transport.source = source
         self.client = Client(self.plan, transport, client_id=client_id)
 
@@ -214,12 +237,30 @@ class Connection(Closing):
                     raise ProtocolError(
                         f"server {info['party']} halted: {info['halted']}", code="server-halted"
                     )
+            take_back_unopened(infos, self._sent)
             number = int(infos[0]["round"])
             if number > last and all(i["open"] and i["round"] == number for i in infos):
                 return number
             return -1 if until() else f"no round above {last} is open"
 
         return _waited(look, seconds)
+
+    def has_finished(self) -> bool:
+        """Whether this client has sent all the reports that the plan allows it.
+
+        It asks the servers where one of its rounds may have ended before its sum could open.
+        """
+        if self._sent.is_spent:
+            take_back_unopened([self.links.info(party) for party in (0, 1)], self._sent)
+        return self._sent.is_spent
+
+    def may_report(self, number: int) -> bool:
+        """Whether this client's own count allows a report in a round."""
+        try:
+            self._sent.check(number)
+        except RejectedSubmission:
+            return False
+        return True
 
     def model_version(self) -> tuple[int, str]:
         """Version and digest of the model at both servers.
@@ -276,7 +317,9 @@ def connect(
         client_id: number in the client's certificate.
         require: what this client demands of the plan, or the policy file that says it; the default
             floors when None.
-        outbox: file in which a report waits until both servers have it; None for no resuming.
+        outbox: file in which a report waits until both servers have it, beside which the client
+            counts its reports (`OUTBOX.reports`). None for no resuming; then the client's own count
+            of `max_participations` lies in memory and ends with the process.
         policy: of retries.
         wait: seconds to go on beyond the policy while servers are not there or have no task yet.
 

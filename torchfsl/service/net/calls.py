@@ -45,7 +45,9 @@ _NAME_BYTES: Final = 16
 _UNKNOWN_METHOD: Final = "Method not found!"
 """What gRPC says of a method that the server does not have."""
 
-_WIRE, _LIBRARY = "torchfsl-wire", "torchfsl-library"
+_WIRE, _LIBRARY, CODE = "torchfsl-wire", "torchfsl-library", "torchfsl-code"
+_TRAVELS: Final = ("participations-spent", "too-early")
+"""Codes that a client acts on; a refusal names its own in the trailing metadata."""
 
 
 class VersionMismatch(ProtocolError):
@@ -114,7 +116,10 @@ def error_of(error: grpc.RpcError, peer: str) -> Error:
     kind = _ERRORS.get(code, ProtocolError)
     if code is grpc.StatusCode.UNIMPLEMENTED and details == _UNKNOWN_METHOD:
         details = "it does not know this call, it is older: upgrade it"
-    return kind(f"{peer}: {printable(_of_tls(details) or details or code.name)}")
+    text = f"{peer}: {printable(_of_tls(details) or details or code.name)}"
+    given = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
+    named = dict(given or ()).get(CODE)
+    return kind(text, code=named if named in _TRAVELS else None)
 
 
 def unreachable(details: str, peer: str) -> NotReady:

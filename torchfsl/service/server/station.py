@@ -18,7 +18,9 @@ from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Sl
 from torchfsl.service.server.logs import without_clients
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.worker import Worker
+from torchfsl.service.state.ledger import RoundRow
 from torchfsl.service.state.records import StoreDamaged
+from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT, StoredState
 from torchfsl.version import __version__
 
 log = logging.getLogger("torchfsl.service.station")
@@ -188,6 +190,7 @@ class Station:
             "reports": last.reports if last else 0,
             "accepted": last.accepted if last else 0,
             "reason": without_clients(last.reason) if last else "",
+            "may_have_opened": _may_have_opened(last),
             "unready": self.unready(),
             "halted": storage.halted,
             "live": storage.is_live,
@@ -273,3 +276,10 @@ class Station:
         self._worker.close()
         self.failures.stop()
         self.node.storage.close()
+
+
+def _may_have_opened(row: RoundRow | None) -> bool:
+    """Whether this server's share of a round may have left it, which charges its clients."""
+    if row is None or row.state is StoredState.UNOPENED:
+        return row is not None and "share may have left it" in row.reason
+    return row.state is StoredState.APPLIED or row.state in SHARE_MAY_HAVE_LEFT

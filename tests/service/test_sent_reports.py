@@ -1,0 +1,153 @@
+"""A client keeps the plan's participation limits by its own count, whatever the servers accept."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from tests.fsl.test_private_rounds import private
+from tests.service.test_remote import FakeLinks
+from tests.support.errors import raises
+from tests.support.federation import mixed_plan, random_update, wanted_rows
+from torchfsl.errors import DecodeError, RejectedSubmission
+from torchfsl.fsl.client.client import Client
+from torchfsl.service.client.remote import RemoteTransport, take_back_unopened
+from torchfsl.service.client.sent_reports import SentReports
+from torchfsl.service.net import calls
+
+PLAN = private(
+    mixed_plan(), max_participations=2, min_separation=3, noise_taps=(), noise_sigma=1 << 20
+)
+
+
+def rounds_sent(
+    path: Path | None, numbers: tuple[int, ...], sent: SentReports | None = None
+) -> Any:
+    """A new process for each round; the servers accept everything."""
+    links = FakeLinks()
+    for number in numbers:
+        count = sent or SentReports(path, PLAN, 1)
+        transport = RemoteTransport(links, PLAN, None, count)  # type: ignore[arg-type]
+        update = random_update(PLAN, np.random.default_rng(0))
+        client = Client(PLAN, transport, client_id=1)
+        client.start_round(number, indices=wanted_rows(PLAN, update)).submit(update)
+    return links.sent
+
+
+def test_a_client_whose_servers_accept_everything_still_sends_no_report_too_many(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "outbox.reports"
+    assert len(rounds_sent(path, (4, 7))) == 8
+    with raises(RejectedSubmission, "participations-spent"):
+        rounds_sent(path, (100,))
+    assert SentReports(path, PLAN, 1).rounds == [4, 7]
+    assert SentReports(path, PLAN, 1).is_spent
+
+
+def test_a_client_sends_no_report_in_rounds_that_are_too_near(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.reports"
+    rounds_sent(path, (4,))
+    for number in (5, 6):
+        with raises(RejectedSubmission, "too-early"):
+            rounds_sent(path, (number,))
+    rounds_sent(path, (7,))
+
+
+def test_without_a_path_the_count_lasts_as_long_as_the_process() -> None:
+    count = SentReports(None, PLAN, 1)
+    rounds_sent(None, (4, 7), count)
+    with raises(RejectedSubmission, "participations-spent"):
+        rounds_sent(None, (10,), count)
+    rounds_sent(None, (10,))
+
+
+def test_the_count_is_stored_before_the_first_byte_of_the_report_leaves(tmp_path: Path) -> None:
+    path, links = tmp_path / "outbox.reports", FakeLinks()
+    seen: list[tuple[str, list[int]]] = []
+
+    class Watching(FakeLinks):
+        def both(self, ask: Any) -> tuple[bytes, bytes]:
+            seen.append(("", SentReports(path, PLAN, 1).rounds))
+            return super().both(ask)
+
+    links = Watching()
+    transport = RemoteTransport(links, PLAN, None, SentReports(path, PLAN, 1))  # type: ignore[arg-type]
+    update = random_update(PLAN, np.random.default_rng(0))
+    client = Client(PLAN, transport, client_id=1)
+    client.start_round(4, indices=wanted_rows(PLAN, update)).submit(update)
+    assert links.sent[-1][0] == "Submit"
+    assert seen[-1][1] == [4]
+
+
+def test_a_task_of_another_session_counts_anew_and_both_counts_last(tmp_path: Path) -> None:
+    path, other = tmp_path / "count", dataclasses.replace(PLAN, session="ab" * 16)
+    for plan in (PLAN, other):
+        SentReports(path, plan, 1).add(4)
+    assert [SentReports(path, plan, 1).rounds for plan in (PLAN, other)] == [[4], [4]]
+
+
+def test_a_report_sent_again_in_its_round_counts_once(tmp_path: Path) -> None:
+    count = SentReports(tmp_path / "count", PLAN, 1)
+    count.add(4)
+    count.add(4)
+    assert count.rounds == [4]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"aa": ["4"]}', b'{"aa": 4}'])
+def test_a_count_that_cannot_be_read_stops_the_client(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "count").write_bytes(content)
+    with pytest.raises(DecodeError, match="does not say how many reports"):
+        SentReports(tmp_path / "count", PLAN, 1)
+
+
+def info(number: int = 4, state: str = "unopened", **more: bool) -> dict[str, Any]:
+    return {"round": number, "state": state, **more}
+
+
+FREE = info(may_have_opened=False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "left"),
+    [
+        (FREE, FREE, []),
+        (FREE, info(may_have_opened=True), [4]),
+        (info(may_have_opened=True), FREE, [4]),
+        (FREE, info(), [4]),
+        (FREE, info(state="applied", may_have_opened=False), [4]),
+        (FREE, info(state="open", may_have_opened=False), [4]),
+        (FREE, info(5, may_have_opened=False), [4]),
+    ],
+)
+def test_a_report_is_taken_back_only_if_both_servers_say_that_no_share_has_left(
+    one: dict[str, Any], other: dict[str, Any], left: list[int], tmp_path: Path
+) -> None:
+    count = SentReports(tmp_path / "count", PLAN, 1)
+    count.add(4)
+    take_back_unopened([one, other], count)
+    assert SentReports(tmp_path / "count", PLAN, 1).rounds == left
+
+
+@pytest.mark.parametrize("code", ["participations-spent", "too-early", "no-such-code", None])
+def test_a_refusal_by_a_limit_keeps_its_code_on_the_way_and_no_other_text_becomes_one(
+    code: str | None,
+) -> None:
+    class Refusal(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.FAILED_PRECONDITION
+
+        def details(self) -> str:
+            return "client 7 comes too early"
+
+        def trailing_metadata(self) -> list[tuple[str, str]] | None:
+            return [(calls.CODE, code)] if code else None
+
+    found = calls.error_of(Refusal(), "server 0")
+    assert isinstance(found, RejectedSubmission)
+    assert found.code == (code if code in ("participations-spent", "too-early") else "rejected")
