@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from tests.fsl.test_private_rounds import private
 from tests.service.test_remote import FakeLinks
 from tests.support.errors import raises
 from tests.support.federation import mixed_plan, random_update, wanted_rows
-from torchfsl.errors import DecodeError, RejectedSubmission
+from tests.support.network import HANGS_AFTER, Pair, wait_until
+from torchfsl.errors import DecodeError, ParameterError, RejectedSubmission
+from torchfsl.federation.remote_servers import RemoteServers
 from torchfsl.fsl.client.client import Client
+from torchfsl.service.backup import Backup, restore
 from torchfsl.service.client.remote import RemoteTransport, take_back_unopened
 from torchfsl.service.client.sent_reports import SentReports
+from torchfsl.service.doctor import _budget
 from torchfsl.service.net import calls
 
 PLAN = private(
@@ -151,3 +156,50 @@ def test_a_refusal_by_a_limit_keeps_its_code_on_the_way_and_no_other_text_become
     found = calls.error_of(Refusal(), "server 0")
     assert isinstance(found, RejectedSubmission)
     assert found.code == (code if code in ("participations-spent", "too-early") else "rejected")
+
+
+@pytest.mark.parametrize("mode", ["after", "before"])
+def test_rounds_end_for_a_client_that_has_finished_and_a_round_that_ended_free_is_given_back(
+    mode: str, tmp_path: Path
+) -> None:
+    plan = private(
+        mixed_plan(), max_participations=1, min_separation=1, noise_taps=(), noise_sigma=1 << 20
+    )
+    with Pair(tmp_path / "servers", plan) as pair:
+        pair.start()
+        pair.set_up()
+        connection = pair.client(1, outbox=tmp_path / "outbox")
+        with RemoteServers(connection, 1) as servers:
+            rounds = servers.rounds(HANGS_AFTER)
+            pair.open()
+            assert next(rounds) == pair.number
+            update = pair.update(1)
+            session = connection.client.start_round(
+                pair.number, indices=wanted_rows(pair.plan, update)
+            )
+            session.download()
+            session.retrieve()
+            session.submit(update)
+            if mode == "before":
+                pair.owner.abandon_round(pair.number, "the owner changed its mind")
+                wait_until(lambda: not connection.has_finished())
+                pair.open()
+                assert next(rounds) == pair.number
+            else:
+                pair.take_part([2])
+                pair.close()
+                assert list(rounds) == []
+                pair.open()
+                with raises(RejectedSubmission, "participations-spent"):
+                    pair.take_part([1])  # without its outbox, so that the servers refuse
+                port = pair.metrics_ports[0]
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
+                    shown = page.read().decode()
+                assert "torchfsl_noise_index 1.0" in shown
+                assert "torchfsl_max_rounds 60.0" in shown
+                assert 'torchfsl_participations_refused_total{why="participations-spent"}' in shown
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as page:
+                    assert "Noise and participation at this server" in page.read().decode()
+                with raises(ParameterError, "budget-unknown"):
+                    restore(pair.owner, Backup.of_state(pair.state(0)))
+                assert _budget(pair.state(0)) == "1 of 60 rounds are spent, 0 bytes of past noise"
