@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from torchfsl.errors import ParameterError
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.estimates import estimate as estimating
 from torchfsl.fsl.estimates import measuring
@@ -67,3 +69,29 @@ def test_options_that_do_not_go_together_are_refused(
         main(["estimate", *options])
     assert ended.value.code == 2
     assert "torchfsl: " in capsys.readouterr().err
+
+
+def test_noise_is_told_in_seconds_and_bytes_and_rates_without_it_are_refused() -> None:
+    plain = rows_plan(5000, 8, 32, 40)
+    noisy = dataclasses.replace(
+        plain, l2_bound=1 << 30, noise_sigma=1000, max_rounds=60, min_separation=3,
+        noise_taps=(256, -128, -32),
+    )  # fmt: skip
+    with pytest.raises(ParameterError, match="without noise: measure them again"):
+        estimate(noisy, rates=RATES)
+    rates = dataclasses.replace(RATES, noise_seconds=1e-6, noise_tap_seconds=1e-8)
+    told, before = estimate(noisy, rates=rates), estimate(plain, rates=rates)
+    values = 5000 * 8
+    assert told.noise_seconds == pytest.approx(values * (1e-6 + 2e-8))
+    assert told.noise_bytes == 3 * values * 4 == told.disk_bytes - before.disk_bytes
+    assert told.memory_bytes - before.memory_bytes == 8 * values
+    assert "its noise takes each server 0.0408 core-seconds a round, and 480 kB of disk" in str(
+        told
+    )
+    assert "noise" not in str(before)
+    assert f"keeps {3 * values * 4:,} bytes of past noise on disk" in noisy.explain()
+
+
+def test_rates_of_noise_are_measured() -> None:
+    drawing, correlating = measuring.noise_rates()
+    assert 0 < correlating < drawing < 1e-4

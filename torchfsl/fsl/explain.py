@@ -10,6 +10,7 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, expect_a
 from torchfsl.fsl import privacy
 from torchfsl.fsl.costs import ServerMemory, memory, predict
+from torchfsl.fsl.noise import noise_values, ring_bytes
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import plan_segment, tree_and_hint_bits
@@ -112,6 +113,8 @@ def _private(plan: Plan) -> list[str]:
         "anybody, if both servers work together or leave out their noise.",
         f"Noise in a mean of {plan.max_clients} reports: {spread:.2g} times l2_bound on each "
         "value. More clients a round, fewer participations or a larger epsilon lower it.",
+        f"Each server draws {noise_values(plan):,} values a round and keeps {ring_bytes(plan):,} "
+        "bytes of past noise on disk; a client sends and computes nothing for it.",
     ]
 
 

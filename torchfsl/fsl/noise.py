@@ -62,6 +62,11 @@ def noise_values(plan: Plan) -> int:
     return sum(plan.sum_values(segment) for segment in plan.segments)
 
 
+def ring_bytes(plan: Plan) -> int:
+    """Bytes in which a server keeps past noise, 0 for a plan without correlated noise."""
+    return len(plan.noise_taps) * noise_values(plan) * 4
+
+
 def by_segment(plan: Plan, draws: Draw) -> dict[str, Whole]:
     """By segment what `draws` gives for a whole share, lanes as `NAME/lane`.
 

@@ -17,6 +17,7 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.estimates.measuring import Rates, measured_rates
 from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.noise import noise_values, ring_bytes
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import verdict_bytes
 from torchfsl.submodel.plan import check_number
@@ -45,6 +46,8 @@ class Estimate:
             messages pass through one machine still, so that what network wants above 1 says that
             the plan has to be split, or the time longer.
         cost: of both servers; None without prices.
+        noise_seconds: of a server's cores, which `server_core_hours` has too: drawing its noise.
+        noise_bytes: of `disk_bytes`: past noise, which is mapped and not loaded.
     """
 
     clients: int
@@ -60,6 +63,8 @@ class Estimate:
     network_seconds: float
     machines: int
     cost: float | None
+    noise_seconds: float = 0.0
+    noise_bytes: int = 0
 
     def __str__(self) -> str:
         lines = [
@@ -73,6 +78,11 @@ class Estimate:
             f"{_bytes(self.disk_bytes)} of disk",
             f"machines a server, for a round in the time given: {self.machines:,}",
         ]
+        if self.noise_seconds:
+            lines.append(
+                f"of that its noise takes each server {self.noise_seconds:.3g} core-seconds a "
+                f"round, and {_bytes(self.noise_bytes)} of disk for the noise of past rounds"
+            )
         if self.cost is not None:
             lines.append(f"rough cost of a round, both servers: {self.cost:,.2f}")
         return "\n".join(lines)
@@ -118,6 +128,7 @@ def estimate(
     received, sent = traffic(plan, count)
     seconds = rates.server(plan, count)
     model = sum(t.numel * t.item_bytes for s in plan.segments for t in s.tensors)
+    kept, drawn = ring_bytes(plan), 8 * noise_values(plan) * bool(plan.noise_sigma)
     compute, network = seconds / cores, max(received, sent) / (bandwidth * _GIGABIT)
     return Estimate(
         clients=count,
@@ -127,12 +138,14 @@ def estimate(
         received_bytes=received,
         sent_bytes=sent,
         server_core_hours=seconds / 3600,
-        memory_bytes=model + costs.server_memory_bytes,
-        disk_bytes=received + 2 * model + 8 * sum(s.m * s.tau for s in plan.segments),
+        memory_bytes=model + costs.server_memory_bytes + drawn,
+        disk_bytes=received + 2 * model + 8 * sum(s.m * s.tau for s in plan.segments) + kept,
         compute_seconds=compute,
         network_seconds=network,
         machines=max(1, math.ceil(compute / within), math.ceil(network / within)),
         cost=None if prices is None else 2 * (seconds / 3600 * prices[0] + sent / 1e9 * prices[1]),
+        noise_seconds=rates.noise(plan),
+        noise_bytes=kept,
     )
 
 

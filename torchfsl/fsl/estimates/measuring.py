@@ -22,16 +22,19 @@ from typing import Any, Final
 
 import numpy as np
 
+from torchfsl.crypto.discrete_gaussian import sample
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.messages import share_bytes
+from torchfsl.fsl.noise import noise_values
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import Endpoint, InProcess
+from torchfsl.submodel.correlated_noise import CorrelatedNoise
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
@@ -48,6 +51,10 @@ _REPEAT: Final = 3
 _LEAST_SECONDS: Final = 1.0
 _COLD: Final = 16
 """Clients of a round in which only these are measured."""
+
+_DRAWN: Final = 1 << 18
+_LAGS: Final = 21
+"""Values and past rounds by which the rates of noise are measured."""
 
 _CACHES: Final = 1 << 27
 """Bytes that are more than the caches of a core."""
@@ -70,6 +77,8 @@ class Rates:
         proving_value_seconds: of it for each integer that it proves something of.
         asking_seconds: of a server for each proof, beside its AES blocks.
         asking_value_seconds: of a server for each integer of a proof.
+        noise_seconds: of a server for each value that it draws noise for.
+        noise_tap_seconds: of a server for each value and past round that it correlates.
     """
 
     client_seconds: float
@@ -82,6 +91,8 @@ class Rates:
     proving_value_seconds: float = 0.0
     asking_seconds: float = 0.0
     asking_value_seconds: float = 0.0
+    noise_seconds: float = 0.0
+    noise_tap_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -104,7 +115,20 @@ class Rates:
         trees = self.report_seconds + num_trees(plan) * self.tree_seconds
         each = trees + predict(plan).server_aes_blocks / self.server_blocks
         each += self._of_proof(plan, self.asking_seconds, self.asking_value_seconds)
-        return clients * each + share_bytes(plan) / self.share_bytes
+        return clients * each + share_bytes(plan) / self.share_bytes + self.noise(plan)
+
+    def noise(self, plan: Plan) -> float:
+        """Core-seconds of one server for the noise of a round.
+
+        Raises:
+            ParameterError: a plan with noise, and rates that were measured without.
+        """
+        if not plan.noise_sigma:
+            return 0.0
+        if not self.noise_seconds:
+            raise ParameterError("these rates were measured without noise: measure them again")
+        lags = sum(tap != 0 for tap in plan.noise_taps[1:])
+        return noise_values(plan) * (self.noise_seconds + lags * self.noise_tap_seconds)
 
     def _of_proof(self, plan: Plan, fixed: float, value: float) -> float:
         if plan.statement is None:
@@ -156,10 +180,29 @@ def measured_rates() -> Rates:
     rate = 1 / max(block, 1e-12)  # a block takes more than that
     plain = Rates(client_fixed, client_tree, fixed, tree, rate, share / seconds)
     proving, asking = _proofs(rate)
+    drawing, correlating = noise_rates()
     return dataclasses.replace(
         plain, proving_seconds=proving[0], proving_value_seconds=proving[1],
         asking_seconds=asking[0], asking_value_seconds=asking[1],
+        noise_seconds=drawing, noise_tap_seconds=correlating,
     )  # fmt: skip
+
+
+def noise_rates() -> tuple[float, float]:
+    """Seconds to draw noise for a value, and those to correlate it with one past round."""
+    taps = (1 << 8, *[-1] * _LAGS)
+    sources = (sample, CorrelatedNoise(taps, _DRAWN, lambda _, count: np.ones(count, np.int64)))
+    least = []
+    for source in sources:
+        seconds = []
+        for index in range(_LAGS + _REPEAT):
+            if isinstance(source, CorrelatedNoise):
+                source.begin(index)
+            start = time.process_time()
+            source(1 << 20, _DRAWN)
+            seconds.append(time.process_time() - start)
+        least.append(min(seconds[_LAGS:]))
+    return least[0] / _DRAWN, least[1] / _DRAWN / _LAGS
 
 
 def _proofs(blocks: float) -> tuple[list[float], list[float]]:

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from torchfsl.errors import ParameterError
-from torchfsl.fsl.noise import noise_values
+from torchfsl.fsl.noise import noise_values, ring_bytes
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.state.ledger import Ledger, LedgerError
 from torchfsl.submodel.correlated_noise import CorrelatedNoise
@@ -28,11 +28,6 @@ log = logging.getLogger("torchfsl.service.noise")
 NOISE: Final = "noise"
 """Setting of the ledger: by slot the index and the digest of what it holds."""
 _BLOCK: Final = 1 << 20
-
-
-def ring_bytes(plan: Plan) -> int:
-    """Size of a server's file, 0 for a plan without correlated noise."""
-    return len(plan.noise_taps) * noise_values(plan) * 4
 
 
 class NoiseRing:
