@@ -26,6 +26,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "below-policy": "the plan does not meet a minimum requirement of this party",
         "bound-too-small": "rounding alone can exceed the norm bound",
         "certificate-expired": "the certificate has expired",
+        "budget-unknown": "nobody knows how much of the privacy budget is spent",
         "client-limits": "the numbers of clients contradict each other or exceed the plan",
         "client-rejected": "a message of the client was refused, so its report is not in the sum",
         "client-withdrew": "a server or the network failed, so the client left the round",

@@ -58,7 +58,7 @@ class Backup:
             DecodeError: the model is damaged, or is not the one that the ledger names.
         """
         for _ in range(_ATTEMPTS):
-            stored = _settings(folder)
+            stored = settings_of(folder)
             if "task" not in stored:
                 raise ParameterError(
                     f"{folder} has no task yet: there is no model to back up", code="no-task"
@@ -66,7 +66,7 @@ class Backup:
             try:
                 return cls._of_stored(folder, stored)
             except (FileNotFoundError, DecodeError) as error:
-                if _settings(folder).get("model") == stored["model"]:
+                if settings_of(folder).get("model") == stored["model"]:
                     raise DecodeError(f"the model in {folder} cannot be read: {error}") from None
         raise ParameterError(f"the model in {folder} changes too fast to be read: try again")
 
@@ -131,11 +131,18 @@ def restore(owner: Owner, backup: Backup) -> Task:
     opened after the backup are not in it, and whoever counts them makes a plan of their own.
 
     Raises:
-        ParameterError: the old plan's rounds are all spent.
+        ParameterError: the old plan's rounds are all spent, or it limits participation.
         ProtocolError: a server refuses the task, or the servers' models differ afterwards.
     """
     old = backup.task
     plan = old.plan
+    if plan.max_participations or plan.min_separation > 1 or plan.noise_taps:
+        raise ParameterError(
+            "a backup does not hold how often and when each client has taken part, so the privacy "
+            "budget of this task is unknown: start another task from the backup's model, with a "
+            "plan of its own budget (docs/operations.md, Backup)",
+            code="budget-unknown",
+        )
     if plan.max_rounds:
         if backup.spent >= plan.max_rounds:
             raise ParameterError(
@@ -150,7 +157,7 @@ def restore(owner: Owner, backup: Backup) -> Task:
     return task
 
 
-def _settings(folder: Path) -> dict[str, bytes]:
+def settings_of(folder: Path) -> dict[str, bytes]:
     """What the ledger says of task and model, read without writing anything.
 
     Raises:
