@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.fsl.test_private_rounds import private
+from tests.support.federation import mixed_plan
+from tests.support.network import Pair
 from torchfsl.errors import ParameterError
 from torchfsl.service import Owner, connect, doctor, serving
 from torchfsl.service.command import main
+from torchfsl.service.doctor import _budget
 from torchfsl.service.local import LoopbackServers, free_ports
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.server import door
@@ -183,3 +187,15 @@ def test_nobody_starts_with_a_certificate_that_has_expired(folder: Path) -> None
         Owner(urls, certs)
     with pytest.raises(ParameterError, match=r"server-0\.pem has EXPIRED"):
         ServerProcess(serving.read_file(settings(folder)))
+
+
+def test_noise_that_was_removed_is_told_with_what_it_costs(tmp_path: Path) -> None:
+    plan = private(mixed_plan(), max_participations=2)
+    with Pair(tmp_path, plan) as pair:
+        pair.start()
+        pair.set_up()
+        assert _budget(pair.state(1)).startswith("0 of 60 rounds are spent, ")
+        pair.kill(1)
+        next(pair.state(1).glob("noise-*.ring")).unlink()
+        with pytest.raises(ParameterError, match="more noise, and privacy holds"):
+            _budget(pair.state(1))

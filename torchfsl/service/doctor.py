@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import tempfile
@@ -117,6 +118,8 @@ def _server(report: Report, settings: ServeSettings) -> None:
     if settings.deny is not None:
         report.check("deny list", lambda: f"{len(read_deny_list(settings.deny))} entries")
     report.check("state", lambda: _state(settings))
+    if (settings.state / "state.sqlite").exists():
+        report.check("privacy budget", lambda: _budget(settings.state))
     wanted = settings.limits.connections
     report.check("open files", lambda: _open_files(door.file_limit(), wanted, report))
     if settings.engine.url:
@@ -228,6 +231,31 @@ def _state(settings: ServeSettings) -> str:
             f"{settings.node.reserve_bytes}: make room"
         )
     return f"{folder}, {free / 1e9:.1f} GB free" + ("" if folder.exists() else ", to be made")
+
+
+def _budget(folder: Path) -> str:
+    """What the task in a state folder has spent of its rounds, and whether its noise is there."""
+    from torchfsl.fsl.noise import ring_bytes
+    from torchfsl.service.backup import settings_of
+    from torchfsl.service.task import Task
+
+    stored = settings_of(folder)
+    if "task" not in stored:
+        return "no task yet"
+    plan, opened = (
+        Task.from_settings(json.loads(stored["task"])).plan,
+        int(stored.get("opened", b"0")),
+    )
+    if not plan.noise_sigma and not plan.max_participations:
+        return "the plan has neither noise nor participation limits"
+    told = f"{opened} of {plan.max_rounds or 'any number of'} rounds are spent"
+    kept = sum(path.stat().st_size for path in folder.glob("noise-*.ring"))
+    if plan.noise_taps and kept < ring_bytes(plan) and opened < plan.max_rounds:
+        raise ParameterError(
+            f"{told}, and of {ring_bytes(plan):,} bytes of past noise {kept:,} are there: training "
+            "goes on with more noise, and privacy holds; look for what removed the file"
+        )
+    return f"{told}, {kept:,} bytes of past noise"
 
 
 def _open_files(limit: int, wanted: int, report: Report) -> str:

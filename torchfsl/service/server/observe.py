@@ -48,6 +48,7 @@ class Observer:
         self._seconds = Histogram(
             "torchfsl_call_seconds", "Time to answer a call.", ("method",), registry=self.registry
         )
+        self.participations_refused = {"participations-spent": 0.0, "too-early": 0.0}
         prometheus_client.ProcessCollector(registry=self.registry)
 
     def call(self, method: str, code: str, stream: Stream, seconds: float) -> None:
@@ -56,6 +57,11 @@ class Observer:
         self._bytes.labels(method, "received").inc(stream.received)
         self._bytes.labels(method, "sent").inc(stream.sent)
         self._seconds.labels(method).observe(seconds)
+
+    def refusal(self, code: str) -> None:
+        """A call was refused; counts where a participation limit is the reason."""
+        if code in self.participations_refused:
+            self.participations_refused[code] += 1
 
     def count(self, name: str, text: str, values: Callable[[], Mapping[str, float]]) -> None:
         """A counter that is read when somebody looks: one value under "", or one by `why`."""
@@ -105,6 +111,7 @@ def watch_all(
         "How often the server has ended without being told to.",
         lambda: {"": float(node.storage.ends_unclean)},
     )
+    _watch_budget(observer, node)
     watch("halted", "1 if the session is halted.", lambda: float(bool(node.storage.halted)))
     watch("stalled", "1 while waiting for the peer.", lambda: float(bool(station.stalled)))
     watch(
@@ -116,6 +123,30 @@ def watch_all(
         "disk_free_bytes",
         "Free bytes on the disk of the state folder.",
         lambda: float(shutil.disk_usage(node.storage.folder).free),
+    )
+
+
+def _watch_budget(observer: Observer, node: Node) -> None:
+    """Show how much of the plan's privacy is spent."""
+    observer.watch(
+        "noise_index",
+        "Rounds of the task in which this server's share may have left it.",
+        lambda: float(node.storage.rounds_opened),
+    )
+    observer.watch(
+        "max_rounds",
+        "Rounds that the plan opens at most; 0 for any number.",
+        lambda: float(node.task.plan.max_rounds) if node.task else 0.0,
+    )
+    observer.count(
+        "noise_slots_lost",
+        "Past rounds whose noise was lost at the last start.",
+        lambda: {"": float(node.storage.noise_lost)},
+    )
+    observer.count(
+        "participations_refused",
+        "Calls refused by a participation limit, by code.",
+        lambda: observer.participations_refused,
     )
 
 

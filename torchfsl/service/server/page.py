@@ -14,7 +14,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from torchfsl.errors import Error
@@ -71,6 +71,7 @@ class Overview:
             sent=totals["sent"],
             calls={code: n for code, n in totals.items() if code not in ("received", "sent")},
             problems=self._problems.newest(),
+            budget=self._budget(),
         )
         return render(view).encode()
 
@@ -99,6 +100,20 @@ class Overview:
             return f"nothing came in {_ASK_SECONDS:.0f} seconds"
         except Error as error:
             return str(error)
+
+    def _budget(self) -> Mapping[str, float]:
+        """What a plan with noise or participation limits has spent; empty for other plans."""
+        node = self._station.node
+        plan = node.task.plan if node.task else None
+        if plan is None or not (plan.noise_sigma or plan.max_participations):
+            return {}
+        refused = self._observer.participations_refused
+        return {
+            "rounds whose share may have left": node.storage.rounds_opened,
+            "rounds that the plan opens at most": plan.max_rounds,
+            "past rounds whose noise is lost": node.storage.noise_lost,
+            **{f"calls refused as {code}": count for code, count in refused.items()},
+        }
 
     def _totals(self) -> Counter[str]:
         """Bytes by direction, calls by status."""
@@ -143,6 +158,7 @@ class View:
         received, sent: bytes of messages since the start.
         calls: answered since the start, by status.
         problems: the last ones, newest first.
+        budget: of the plan's privacy, what is spent; empty where it has none.
     """
 
     infos: Sequence[Mapping[str, Any] | str]
@@ -152,6 +168,7 @@ class View:
     sent: float
     calls: Mapping[str, float]
     problems: Sequence[Problem]
+    budget: Mapping[str, float] = field(default_factory=dict)
 
 
 def render(view: View) -> str:
@@ -167,6 +184,7 @@ def render(view: View) -> str:
         _rounds(view),
         "<h2>Traffic of this server since its start</h2>",
         _traffic(view),
+        *_budget(view.budget),
         "<h2>Last problems of this server</h2>",
         _problems(view.problems),
         f"<footer>{_clock(time.time())}; every {REFRESH_SECONDS} seconds anew. Numbers for "
@@ -251,6 +269,14 @@ def _traffic(view: View) -> str:
     rows = [("MB received", _megabytes(view.received)), ("MB sent", _megabytes(view.sent))]
     rows += [(f"calls answered {code}", f"{n:,.0f}") for code, n in sorted(view.calls.items())]
     return _table("traffic", ("", ""), rows, numbers={1})
+
+
+def _budget(budget: Mapping[str, float]) -> list[str]:
+    if not budget:
+        return []
+    rows = [(what, f"{count:,.0f}") for what, count in budget.items()]
+    head = "<h2>Noise and participation at this server</h2>"
+    return [head, _table("budget", ("", ""), rows, numbers={1})]
 
 
 def _problems(problems: Sequence[Problem]) -> str:

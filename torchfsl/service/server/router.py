@@ -122,8 +122,10 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         fields = {"method": name, "caller": caller, "code": code.name}
         fields["peer"] = self._door.address_of(context.peer())
         self.refusals.note(level, error, fields)
+        self._observer.refusal(error.code)
+        trailing = ((calls.CODE, error.code),)
         with contextlib.suppress(grpc.aio.InternalError):  # the caller has left
-            await context.abort(code, str(error)[:1000])
+            await context.abort(code, str(error)[:1000], trailing_metadata=trailing)
 
     def _identify(self, pem: bytes) -> Identity:
         """Whom a certificate stands for; raises NotAllowed for nobody who may call."""
