@@ -83,7 +83,9 @@ class _Context:
     async def write(self, chunk: bytes) -> None:
         self.answer.append(chunk)
 
-    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+    async def abort(
+        self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[tuple[str, str], ...]
+    ) -> None:
         raise _Refused(code, details)
 
 

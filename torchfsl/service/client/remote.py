@@ -163,8 +163,8 @@ class RemoteTransport:
 def take_back_unopened(infos: Sequence[Mapping[str, Any]], sent: SentReports) -> None:
     """Take the last report off the count where neither server can have opened its round.
 
-    Both must say so of this very round: one of them alone may lie, and an older server or one that
-    is at a later round says nothing of it.
+    Both must report this very round: one of them alone may lie. An older server, or one at a later
+    round, does not count.
     """
     number = sent.rounds[-1] if sent.rounds else -1
     ended = all(i["round"] == number and i["state"] == StoredState.UNOPENED for i in infos)
@@ -317,9 +317,9 @@ def connect(
         client_id: number in the client's certificate.
         require: what this client demands of the plan, or the policy file that says it; the default
             floors when None.
-        outbox: file in which a report waits until both servers have it, beside which the client
-            counts its reports (`OUTBOX.reports`). None for no resuming; then the client's own count
-            of `max_participations` lies in memory and ends with the process.
+        outbox: file in which a report waits until both servers have it, with the client's count of
+            its reports in `OUTBOX.reports`. None for no resuming; then the client's own count of
+            `max_participations` lies in memory and ends with the process.
         policy: of retries.
         wait: seconds to go on beyond the policy while servers are not there or have no task yet.
 

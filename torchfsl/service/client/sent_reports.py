@@ -1,6 +1,6 @@
 """A client's own count of its reports, by which it keeps the plan's participation limits itself.
 
-Servers count, too; this count holds even if both of them accept everything. It knows rounds by
+Servers also count, but this count holds even if both of them accept everything. It knows rounds by
 number and not by the servers' index, which advances at most as fast. So it enforces
 `max_participations` exactly, and of `min_separation` what follows from the numbers.
 """
@@ -20,13 +20,13 @@ class SentReports:
     """The rounds in which this client has sent a report of a plan, by the plan's session.
 
     Args:
-        path: of the file, which holds the rounds of earlier tasks, too; None for a count in memory
+        path: of the file, which also holds the rounds of earlier tasks; None for a count in memory
             alone, which ends with the process.
         plan: has the limits; without limits nothing is counted.
         client: whose reports they are, for messages.
 
     Raises:
-        DecodeError: the file cannot be read as a count, so that nobody knows what was sent.
+        DecodeError: the file cannot be read as a count, and the reports sent are unknown.
     """
 
     def __init__(self, path: Path | None, plan: SubmodelPlan, client: int) -> None:
@@ -87,7 +87,7 @@ def _stored(path: Path) -> dict[str, list[int]]:
         return {}
     except (AttributeError, TypeError, ValueError) as error:
         raise DecodeError(
-            f"{path} does not say how many reports this client has sent ({error}): take part in "
-            "no further round of this task, and move the file away before the next task"
+            f"{path} does not say how many reports this client has sent ({error}): leave this "
+            "task, and delete the file before the next one"
         ) from None
     return dict(found)

@@ -46,7 +46,7 @@ _UNKNOWN_METHOD: Final = "Method not found!"
 """What gRPC says of a method that the server does not have."""
 
 _WIRE, _LIBRARY, CODE = "torchfsl-wire", "torchfsl-library", "torchfsl-code"
-_TRAVELS: Final = ("participations-spent", "too-early")
+TRAVELS: Final = ("participations-spent", "too-early")
 """Codes that a client acts on; a refusal names its own in the trailing metadata."""
 
 
@@ -119,7 +119,7 @@ def error_of(error: grpc.RpcError, peer: str) -> Error:
     text = f"{peer}: {printable(_of_tls(details) or details or code.name)}"
     given = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
     named = dict(given or ()).get(CODE)
-    return kind(text, code=named if named in _TRAVELS else None)
+    return kind(text, code=named if named in TRAVELS else None)
 
 
 def unreachable(details: str, peer: str) -> NotReady:

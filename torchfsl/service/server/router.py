@@ -123,9 +123,9 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         fields["peer"] = self._door.address_of(context.peer())
         self.refusals.note(level, error, fields)
         self._observer.refusal(error.code)
-        trailing = ((calls.CODE, error.code),)
+        named = ((calls.CODE, error.code),) if error.code in calls.TRAVELS else ()
         with contextlib.suppress(grpc.aio.InternalError):  # the caller has left
-            await context.abort(code, str(error)[:1000], trailing_metadata=trailing)
+            await context.abort(code, str(error)[:1000], trailing_metadata=named)
 
     def _identify(self, pem: bytes) -> Identity:
         """Whom a certificate stands for; raises NotAllowed for nobody who may call."""
