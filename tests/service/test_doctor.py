@@ -197,5 +197,5 @@ def test_noise_that_was_removed_is_told_with_what_it_costs(tmp_path: Path) -> No
         assert _budget(pair.state(1)).startswith("0 of 60 rounds are spent, ")
         pair.kill(1)
         next(pair.state(1).glob("noise-*.ring")).unlink()
-        with pytest.raises(ParameterError, match="more noise, and privacy holds"):
+        with pytest.raises(ParameterError, match="Privacy holds, later rounds have more noise"):
             _budget(pair.state(1))

@@ -138,9 +138,8 @@ def restore(owner: Owner, backup: Backup) -> Task:
     plan = old.plan
     if plan.max_participations or plan.min_separation > 1 or plan.noise_taps:
         raise ParameterError(
-            "a backup does not hold how often and when each client has taken part, so the privacy "
-            "budget of this task is unknown: start another task from the backup's model, with a "
-            "plan of its own budget (docs/operations.md, Backup)",
+            "a backup does not hold the reports of each client, so the privacy budget of this task "
+            "is unknown: start another task with its model and a new budget",
             code="budget-unknown",
         )
     if plan.max_rounds:

@@ -234,7 +234,7 @@ def _state(settings: ServeSettings) -> str:
 
 
 def _budget(folder: Path) -> str:
-    """What the task in a state folder has spent of its rounds, and whether its noise is there."""
+    """Rounds that the task in a state folder has spent, and whether its noise is there."""
     from torchfsl.fsl.noise import ring_bytes
     from torchfsl.service.backup import settings_of
     from torchfsl.service.task import Task
@@ -252,8 +252,8 @@ def _budget(folder: Path) -> str:
     kept = sum(path.stat().st_size for path in folder.glob("noise-*.ring"))
     if plan.noise_taps and kept < ring_bytes(plan) and opened < plan.max_rounds:
         raise ParameterError(
-            f"{told}, and of {ring_bytes(plan):,} bytes of past noise {kept:,} are there: training "
-            "goes on with more noise, and privacy holds; look for what removed the file"
+            f"{told}, and {kept:,} of {ring_bytes(plan):,} bytes of past noise are there. Privacy "
+            "holds, later rounds have more noise: find out what removed the file"
         )
     return f"{told}, {kept:,} bytes of past noise"
 

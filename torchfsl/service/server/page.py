@@ -102,7 +102,7 @@ class Overview:
             return str(error)
 
     def _budget(self) -> Mapping[str, float]:
-        """What a plan with noise or participation limits has spent; empty for other plans."""
+        """Spent parts of a plan with noise or participation limits; empty for other plans."""
         node = self._station.node
         plan = node.task.plan if node.task else None
         if plan is None or not (plan.noise_sigma or plan.max_participations):
