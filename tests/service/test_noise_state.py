@@ -99,7 +99,7 @@ def test_a_crash_after_every_event_changes_no_noise_and_no_count(
     assert len(set(duo.digests())) == 1
     charged = [(10 * (n % 4) + client, n) for n in range(6) for client in range(3)]
     assert [sorted(one) for one in duo.charged()] == [sorted(charged)] * 2
-    assert all(node.storage.noise_lost == 0 for node in duo.nodes)
+    assert all(node.storage.noise.lost == 0 for node in duo.nodes)
 
 
 @pytest.mark.parametrize("where", ["keep", "put_step"])
@@ -127,7 +127,7 @@ def test_a_crash_before_the_commitment_is_stored_draws_afresh(
     third = duo.noise_of(2, duo.play(2, cohort(duo.plan, 2)))
     assert np.array_equal(np.array([first, second, third]), duo.expected((0, 0), (1, 1), (2, 1)))
     assert not np.array_equal(duo.drawn[0, 1, 0][0], duo.drawn[0, 1, 1][0])
-    assert duo.nodes[0].storage.noise_lost == 0
+    assert duo.nodes[0].storage.noise.lost == 0
 
 
 def test_a_round_abandoned_after_the_commitment_charges_no_client_and_is_drawn_afresh(
@@ -191,7 +191,7 @@ def test_a_slot_that_is_not_the_recorded_one_counts_as_zero(
         ring.write_bytes(now)
     duo.crash(0)
     lost = 2 if damage == "gone" else 1
-    assert duo.nodes[0].storage.noise_lost == lost
+    assert duo.nodes[0].storage.noise.lost == lost
     assert caplog.text.count("is lost: later rounds have more noise") == lost
     found = duo.noise_of(2, duo.play(2, cohort(duo.plan, 2)))
     (server0, server1) = (

@@ -18,7 +18,7 @@ w is 1 but in plans with weights, where it is one more value, and where instead 
     weights  sum c**2 (c - w)**2 = 0 over that of all slots: every c is 0 or w.
 
 All but the last are sums of squares, so one proof does (`crypto.flp`), and another one for the last
-(`crypto.flp_same`). The values lie in one vector, in the order of `Statement.groups`
+(`crypto.flp`). The values lie in one vector, in the order of `Statement.groups`
 (`proof_groups`); each group begins a new call. docs/proofs.md has the argument.
 """
 

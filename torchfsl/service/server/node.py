@@ -97,7 +97,7 @@ class Node:
             )
         server = recovery.first_server(self.storage, task, model, self._key)
         self.storage.put_task(task, model, replace=replace)
-        self.storage.attach_limits(server)
+        recovery.attach_limits(self.storage, server)
         self.task, self._server = task, server
         log.info("task set up", extra={"plan": task.plan.digest.hex()})
 
@@ -225,7 +225,7 @@ class Node:
         message, noise = self._make(number, kind), None
         changes: dict[str, Any] = {"state": StoredState.COMMITTED}
         if kind is Kind.SHARE_COMMIT:
-            noise = self.storage.kept_noise(self.server)
+            noise = self.storage.noise.keep(self.server.noise, self.server.rounds_opened)
         if kind is Kind.REPORT_SET:
             report_log = self.storage.report_log
             changes = {"state": StoredState.CLOSED, "reports": self.server.reports.num_complete}

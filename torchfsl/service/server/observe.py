@@ -141,7 +141,7 @@ def _watch_budget(observer: Observer, node: Node) -> None:
     observer.count(
         "noise_slots_lost",
         "Past rounds whose noise was lost at the last start.",
-        lambda: {"": float(node.storage.noise_lost)},
+        lambda: {"": float(node.storage.noise.lost)},
     )
     observer.count(
         "participations_refused",

@@ -47,8 +47,15 @@ def first_server(storage: Storage, task: Task, model: ServerModel, key: SealKey 
         ParameterError: sums of what its clients may send could leave the ring, or there is no room.
     """
     with_headroom(task.plan)
-    storage.reserve_noise(task.plan)
+    storage.noise.reserve(task.plan)
     return new_server(storage, task, model, key)
+
+
+def attach_limits(storage: Storage, server: Server) -> None:
+    """Let a server go on from the participations and the noise that are stored of its task."""
+    for client, index in storage.ledger.participations(before=server.rounds_opened):
+        server.participation.charge([client], index)
+    storage.noise.attach(server.noise, server.plan)
 
 
 def restored_server(storage: Storage, task: Task, key: SealKey | None) -> Server:
@@ -70,8 +77,8 @@ def restored_server(storage: Storage, task: Task, key: SealKey | None) -> Server
     except (DecodeError, KeyError, ValueError) as error:
         raise LedgerError(f"the trees of a session are damaged ({error}): {REMEDY}") from error
     if not storage.halted and not 0 < task.plan.max_rounds <= storage.rounds_opened:
-        storage.reserve_noise(task.plan)
-    storage.attach_limits(server)
+        storage.noise.reserve(task.plan)
+    attach_limits(storage, server)
     return server
 
 

@@ -17,7 +17,6 @@ from typing import Any, Final
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.floors import ClientPolicy
-from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
 from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.fsl.server.server import Server
@@ -25,7 +24,7 @@ from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.state import vault
 from torchfsl.service.state.coins import CoinBook
 from torchfsl.service.state.ledger import Ledger, RoundRow, forget_log, testify
-from torchfsl.service.state.noise_ring import NoiseRing, forget_noise, wipe_rings
+from torchfsl.service.state.noise_ring import NoiseStore, forget_noise
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
 from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT, StoredState
 from torchfsl.service.state.vault import check_not_lost, keep_from_others
@@ -106,7 +105,7 @@ class Storage:
         self.ends_unclean = _ends_unclean(self.ledger)
         self.coins = CoinBook(self.ledger, party)
         self._log: ReportLog | None = None
-        self._ring: NoiseRing | None = None
+        self.noise = NoiseStore(folder, self.ledger)
         self._stored_sessions: dict[int, tuple[int, int]] = {}
 
     # --- what is there ------------------------------------------------------------------------
@@ -242,41 +241,6 @@ class Storage:
         vault.write_whole(kept / "model.fsl", self._model_file().read_bytes())
         _succession_log.info("the model of the task before is kept", extra={"path": str(kept)})
 
-    def reserve_noise(self, plan: Plan) -> None:
-        """Make room for a task's correlated noise, if it has any.
-
-        Raises:
-            ParameterError: the disk has none.
-        """
-        self._ring = NoiseRing(self.folder, self.ledger, plan) if plan.noise_taps else None
-
-    def _forget_spent_noise(self, server: Server) -> None:
-        """Overwrite the noise of a task that opens no more rounds."""
-        spent = 0 < server.plan.max_rounds <= self.rounds_opened
-        if self._ring is not None and (spent or self.halted):
-            forget_noise(self.ledger)
-            self._ring = None
-            wipe_rings(self.folder)
-
-    def attach_limits(self, server: Server) -> None:
-        """Let a server go on from the reports and the noise that are stored of its task."""
-        for client, index in self.ledger.participations(before=server.rounds_opened):
-            server.participation.charge([client], index)
-        wipe_rings(self.folder, but=server.plan)
-        if self._ring is not None and server.noise is not None:
-            self._ring.attach(server.noise)
-
-    def kept_noise(self, server: Server) -> bytes | None:
-        """Sync what a server has added to its share; see `NoiseRing.keep`."""
-        if self._ring is None or server.noise is None:
-            return None
-        return self._ring.keep(server.noise, server.rounds_opened)
-
-    @property
-    def noise_lost(self) -> int:
-        """Past noise that this server could not find when it started, in rounds."""
-        return 0 if self._ring is None else self._ring.lost
-
     # --- a round ------------------------------------------------------------------------------
 
     def open_log(self, number: int, *, begun: bool = False) -> None:
@@ -307,7 +271,8 @@ class Storage:
             self._end(number, server, state=StoredState.APPLIED, accepted=opened.num_clients)
         self._drop_models(file, before)
         self._wipe_log()
-        self._forget_spent_noise(server)
+        if self.halted or 0 < server.plan.max_rounds <= self.rounds_opened:
+            self.noise.end()
         forget_log(self.ledger)
         log.info("round applied", extra={"round": number, "clients": opened.num_clients})
 
@@ -328,7 +293,8 @@ class Storage:
         if server.state is RoundState.HALTED:
             self.halted = reason
         self._wipe_log()
-        self._forget_spent_noise(server)
+        if self.halted or 0 < server.plan.max_rounds <= self.rounds_opened:
+            self.noise.end()
         forget_log(self.ledger)
         log.warning("round ends unopened", extra={"round": number, "reason": reason})
 

@@ -101,6 +101,44 @@ class NoiseRing:
         return hashlib.sha256(self.slots[slot].data).hexdigest()
 
 
+class NoiseStore:
+    """The noise of whichever task a server has, none at first."""
+
+    def __init__(self, folder: Path, ledger: Ledger) -> None:
+        self._folder, self._ledger = folder, ledger
+        self._ring: NoiseRing | None = None
+
+    @property
+    def lost(self) -> int:
+        """Past rounds whose noise was not found at the start."""
+        return 0 if self._ring is None else self._ring.lost
+
+    def reserve(self, plan: Plan) -> None:
+        """Make room for a task's correlated noise, if it has any.
+
+        Raises:
+            ParameterError: the disk has none.
+        """
+        self._ring = NoiseRing(self._folder, self._ledger, plan) if plan.noise_taps else None
+
+    def attach(self, noise: CorrelatedNoise | None, plan: Plan) -> None:
+        """Let a server's noise go on from the file; wipe those of other tasks."""
+        wipe_rings(self._folder, but=plan)
+        if self._ring is not None and noise is not None:
+            self._ring.attach(noise)
+
+    def keep(self, noise: CorrelatedNoise | None, index: int) -> bytes | None:
+        """See `NoiseRing.keep`; None without correlated noise."""
+        return None if self._ring is None or noise is None else self._ring.keep(noise, index)
+
+    def end(self) -> None:
+        """Overwrite the noise of a task that opens no more rounds."""
+        if self._ring is not None:
+            forget_noise(self._ledger)
+            self._ring = None
+            wipe_rings(self._folder)
+
+
 def forget_noise(ledger: Ledger) -> None:
     """Inside a transaction: no slot counts any more."""
     ledger.put_setting(NOISE, None)
