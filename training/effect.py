@@ -219,6 +219,13 @@ _SETTINGS: Final = (
         'encoding.rest_ring_bits with rest.policy = "dense"',
     ),
     Use("sefl.delta", lambda c: c.sefl.noise > 0, "sefl.noise"),
+    Use("privacy", lambda c: not c.preset.endswith("-widths"), "presets with clients of one size"),
+    *_uses("privacy", "delta band", lambda c: c.privacy.epsilon > 0, "privacy.epsilon"),
+    Use(
+        "privacy.min_separation",
+        lambda c: c.privacy.epsilon > 0 or c.privacy.max_participations > 0,
+        "privacy.epsilon or privacy.max_participations",
+    ),
     *_uses("server", "beta1 beta2 eps", _adapts, 'server.optimizer = "adam" or "lazy-adam"'),
     Use(
         "server.table_rate",
@@ -277,6 +284,7 @@ _BY_AGGREGATION: Final = (
     Use(
         "fsl.l2_norm", lambda c: c.aggregation in ("plain", "dense", "fsl"), "plain, dense and fsl"
     ),
+    Use("privacy", lambda c: c.aggregation in ("plain", "dense", "fsl"), "plain, dense and fsl"),
     Use("fsl.proofs", lambda c: c.aggregation == "fsl", "fsl"),
     *_uses("sefl", "slots l2_norm noise delta", lambda c: c.aggregation == "sefl", "sefl"),
     *_uses("sesa", "collusion max_isolation", lambda c: c.aggregation == "sesa", "sesa"),

@@ -253,7 +253,8 @@ def calibrate(
         return dataclasses.replace(plan, noise_taps=taps, **limits)
     except ParameterError as error:
         raise ParameterError(
-            f"{error}; or ask for a larger epsilon or fewer participations", code=error.code
+            f"{error}; or ask for a larger epsilon or fewer participations",
+            code="epsilon-unreachable",
         ) from error
 
 
