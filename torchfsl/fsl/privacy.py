@@ -254,7 +254,7 @@ def calibrate(
     except ParameterError as error:
         raise ParameterError(
             f"{error}; or ask for a larger epsilon or fewer participations",
-            code="epsilon-unreachable",
+            code="ring-overflow",
         ) from error
 
 
