@@ -190,7 +190,7 @@ def shows(audit: Audit, epsilon: float) -> bool:
     return audit.counted > epsilon or audit.bare > 0 or estimate
 
 
-def run() -> AttackResult:
+def canary_audit() -> AttackResult:
     """Epsilon 2 by counting: with half the noise, and with all of it."""
     half, whole = (play(2.0, FAULTS[name], 0) for name in ("half the noise", "none"))
     return AttackResult(

@@ -65,7 +65,7 @@ def test_an_experiment_that_is_interrupted_inside_a_round_goes_on_and_ends_equal
             patch.setattr(RemoteServers, "participant", interrupt)
             with pytest.raises(Interrupted):
                 run(config, tmp_path / "remote")
-        with pytest.raises(ConfigError, match="holds another task"):
+        with pytest.raises(ConfigError, match="of another task is open at server 0"):
             run(config, tmp_path / "other")  # only the experiment itself ends what it left
         assert not (tmp_path / "other").exists()
         summary = run(config, tmp_path / "remote", resume=True)

@@ -68,9 +68,10 @@ def build_task(config: Config) -> Task:
 def _recommender(config: Config) -> Task:
     settings = config.recommendation
     if config.data == SYNTHETIC:
+        is_limited = config.privacy.min_separation > 1
         data = synthetic_interactions(
             config.seed,
-            users=max(1000, config.clients_per_round * config.privacy.min_separation),
+            users=max(1000, config.clients_per_round * config.privacy.min_separation * is_limited),
             items=1000,
             categories=20,
             length=(5, 20),
