@@ -58,7 +58,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "no-fetch": "the client has no fetch under way",
         "no-noise": "the plan adds no noise, so there is no privacy guarantee",
         "no-open-round": "no round is open",
-        "no-room": "the disk has no room for what a task stores",
+        "no-room": "the disk is too small for the files of a task",
         "no-sessions": "the plan does not reuse keys",
         "no-task": "the server has no task",
         "noise-without-bound": "noise needs a norm bound",

@@ -104,6 +104,18 @@ def test_textcnn_pads_sentences_shorter_than_a_window() -> None:
     torch.testing.assert_close(model(torch.tensor([[3]])), model(torch.tensor([[3, 0, 0, 0, 0]])))
 
 
+def test_logits_of_the_text_cnn_depend_on_the_padding_beside_a_sentence() -> None:
+    """Which docs/experiments.md says of its figures."""
+    torch.manual_seed(0)
+    model = models.TextCNN(words=30, classes=4, dim=8, maps=50).eval()
+    sentence = torch.randint(1, 30, (1, 6))
+    padded = [torch.nn.functional.pad(sentence, (0, more), value=model.padding_id)
+              for more in (0, 20, 40)]  # fmt: skip
+    alone, beside, far = map(model, padded)
+    assert not torch.allclose(alone, beside)
+    assert torch.allclose(beside, far)
+
+
 def test_textcnn_padding_row_gets_no_gradient() -> None:
     model = models.TextCNN(words=30, classes=4, dim=8, maps=5)
     model(torch.tensor([[3, 4, 0, 0, 0]])).sum().backward()
