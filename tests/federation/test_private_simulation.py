@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,70 @@ def test_a_checkpoint_without_counts_does_not_go_on() -> None:
     first.checkpoint["servers"]["privacy"] = {}
     with raises(ParameterError, "state-refused"):
         run(resume=first.checkpoint)
+
+
+@pytest.mark.parametrize("protocol", ["plain", "fsl"])
+def test_an_interrupted_round_is_run_again_and_the_limits_stay_kept(protocol: Any) -> None:
+    whole, _ = run(protocol=protocol)
+    fed, train = federated()
+    data = {client: batches_of(client) for client in range(CLIENTS)}
+    calls: list[int] = []
+
+    def stops(batches: Batches) -> float:
+        calls.append(0)
+        if len(calls) == 4 * 4 + 2:
+            raise KeyboardInterrupt
+        return train(batches)
+
+    usual: dict[str, Any] = {"clients_per_round": 4, "sampler": "cyclic", "progress": False}
+    kept: dict[str, Any] = {}
+
+    def note(result: Any) -> None:
+        kept["rounds"] = result.number
+
+    with tempfile.TemporaryDirectory() as folder:
+        with pytest.raises(KeyboardInterrupt):
+            torchfsl.simulate(fed, data, stops, rounds=ROUNDS, protocol=protocol,
+                              save=f"{folder}/run.pt", **{**usual, "progress": note})  # fmt: skip
+        assert kept["rounds"] == 3
+        result, _ = run(protocol=protocol, resume=f"{folder}/run.pt")
+    assert [one.number for one in result.rounds] == list(range(ROUNDS))
+    assert [one.clients for one in result.rounds] == [one.clients for one in whole.rounds]
+    assert all(one.matches_plain for one in result.rounds)
+
+
+def test_a_checkpoint_of_another_plan_is_refused() -> None:
+    first, _ = run(rounds=4)
+    with raises(ParameterError, "another-task"):
+        run(resume=first.checkpoint, wishes={"epsilon": 2.0})
+    result, _ = run(resume=first.checkpoint)  # an equal plan with a session of its own
+    assert result.plan.digest.hex() == first.checkpoint["servers"]["plan"]  # type: ignore[index]
+
+
+def test_state_of_servers_of_another_plan_is_refused() -> None:
+    first, _ = run(rounds=4, protocol="fsl")
+    assert first.checkpoint is not None
+    fed, _ = federated(epsilon=4.0)
+    with raises(ParameterError, "another-task"):
+        fed.local_servers().load_state_dict(first.checkpoint["servers"])
+
+
+def test_a_second_simulation_under_a_plan_does_not_begin_a_second_budget() -> None:
+    _, fed = run(rounds=4)
+    data = {client: batches_of(client) for client in range(CLIENTS)}
+    with raises(ParameterError, "budget-unknown"):
+        torchfsl.simulate(fed, data, lambda _: 0.0, rounds=4, sampler="cyclic", progress=False,
+                          clients_per_round=4)  # fmt: skip
+
+
+def test_cohorts_that_the_limits_empty_name_the_limits_and_not_the_clients() -> None:
+    with raises(ParameterError, "participation-limit"):
+        run(rounds=3, sampler=lambda *_: [0, 1, 2, 3])
+    with raises(ParameterError, "unknown-option"):
+        run(rounds=3, sampler="random")
+
+
+def test_a_delta_that_permits_a_whole_client_is_refused() -> None:
+    with raises(ParameterError, "out-of-range"):
+        fed, _ = federated()
+        privacy.calibrate(fed.plan, epsilon=8.0, delta=0.1, rounds=ROUNDS, clients=CLIENTS)

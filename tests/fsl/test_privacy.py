@@ -436,11 +436,11 @@ def test_a_task_beside_another_takes_its_part_of_the_budget() -> None:
 @pytest.mark.parametrize(
     ("wishes", "text"),
     [
-        ({**FEW, "band": 23}, "set min_separation=23, or a band of 1 to 22"),
+        ({**FEW, "band": 23}, "choose a band from 1 to 22"),
         ({**FEW, "band": 0}, "overlap"),
-        ({**FEW, "max_participations": -1}, "choose 0 or more"),
+        ({**FEW, "max_participations": -1}, "choose max_participations from 0"),
         ({**FEW, "min_separation": 90}, "1 to 89"),
-        ({**FEW, "clients": 21_000}, "plan 84 rounds, max_clients=943"),
+        ({**FEW, "clients": 21_000}, "plan with max_clients=943, more clients"),
         ({**MANY, "clients": 11_100}, "do not fill 89 rounds"),
     ],
 )

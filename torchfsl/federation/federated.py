@@ -314,7 +314,7 @@ class Federated:
         Args:
             server_optimizer: of `torchfsl.optim`; see `default_optimizer` for None.
             protocol: `fsl` runs the plan's protocol with all its messages; `plain` adds the same
-                integers in the clear: fast, bit-identical, and without any protection or noise.
+                integers and the plan's noise in the clear: fast, bit-identical, unprotected.
             widths: under `sesa` by client number its class of width.
 
         Raises:

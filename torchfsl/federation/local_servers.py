@@ -50,11 +50,12 @@ class LocalServers:
     Attributes:
         plan: the public plan.
         number: number of the open round, or of the last one; -1 before the first.
+        closed: number of the last round that closed with sums; -1 before the first.
     """
 
     def __init__(self, home: Aggregation) -> None:
         self.plan, self._home, self._privacy = home.plan, home, PrivacyState(home)
-        self.number = -1
+        self.number = self.closed = -1
         self._open: _OpenRound | None = None
 
     def __repr__(self) -> str:
@@ -95,6 +96,7 @@ class LocalServers:
                 self._home.abandon_round()
                 raise
             closed = self._home.close_round()
+            self.closed = self.number
             self._open.fill(result, closed.opened, closed.receipts, self._noise())
             result.seconds = time.perf_counter() - start
         finally:
@@ -124,6 +126,7 @@ class LocalServers:
         model = self._home.model
         return {
             "number": self.number,
+            "plan": self.plan.digest.hex(),
             "model": {name: torch.tensor(value) for name, value in model.state.items()},
             "optimizer": {n: torch.tensor(value) for n, value in model.optimizer.state().items()},
             "privacy": {n: torch.tensor(value) for n, value in self._privacy.save().items()},
@@ -140,7 +143,14 @@ class LocalServers:
             raise ProtocolError("a round is open: load the state before it or after")
         if not isinstance(state, Mapping) or {"number", "model", "optimizer"} - {*state}:
             raise ParameterError("expected what servers.state_dict() returned")
-        self._privacy.load(state.get("privacy") or {})
+        noise = state.get("privacy") or {}
+        if noise and state.get("plan", self.plan.digest.hex()) != self.plan.digest.hex():
+            raise ParameterError(
+                "expected the servers' state of this plan, got another plan's: set fed.plan to the "
+                "plan of that state",
+                code="another-task",
+            )
+        self._privacy.load(noise)
         for model in self._home.models:
             if set(model.state) != set(state["model"]):
                 raise ParameterError("expected the servers' state of this model, got another one's")
@@ -148,7 +158,7 @@ class LocalServers:
                 model.state[name][...] = _array(value)
             moments = {name: _array(value).copy() for name, value in state["optimizer"].items()}
             model.optimizer.load_state(moments)
-        self.number = int(state["number"])
+        self.number = self.closed = int(state["number"])
 
     def _noise(self) -> Mapping[str, Array]:
         """By segment what the servers added to the sums; only a process that plays both knows."""

@@ -112,6 +112,17 @@ def simulate(
     checkpoint = _checkpoint_of(resume, save)
     if checkpoint is not None:
         _take_plan(fed, checkpoint)
+    elif fed.hooks.rounds and getattr(fed.planner.plan, "noise_sigma", 0):
+        raise ParameterError(
+            "clients have reported under this plan before, and a new simulation would count their "
+            "reports from 0: pass resume=, the earlier result, or use another Federated and plan",
+            code="budget-unknown",
+        )
+    if isinstance(sampler, str) and sampler != "cyclic":
+        raise ParameterError(
+            f"sampler is {sampler!r}: choose 'cyclic', None for random cohorts, or a function",
+            code="unknown-option",
+        )
     drawing = _cyclic(size, seed) if sampler == "cyclic" else sampler or _uniform(size)
     run = _Simulation(fed, data, train, batches, rows, weights, size, drawing, seed)
     run.make_plan()
@@ -209,6 +220,13 @@ class _Simulation(Generic[Data]):
         drawn = _cohort(self.sampler(number, every, draw), every, servers.plan)
         chosen = [client for client in drawn if servers.may_report(client)]
         self.refused += len(drawn) - len(chosen)
+        if len(chosen) < servers.plan.min_clients <= len(drawn):
+            raise ParameterError(
+                f"round {number}: the plan's participation limits allow {len(chosen)} of the "
+                f"{len(drawn)} clients drawn, and min_clients is {servers.plan.min_clients}: pass "
+                "sampler='cyclic', which keeps the limits, with as many clients as calibrate got",
+                code="participation-limit",
+            )
         losses: dict[int, float] = {}
         with servers.round(chosen) as result:
             for client in chosen:
@@ -440,9 +458,9 @@ def _checkpoint_of(resume: object, save: str | Path | None) -> Mapping[str, Any]
 def _keep(
     result: SimulationResult, fed: Federated, servers: LocalServers, save: str | Path | None
 ) -> None:
-    """Make the checkpoint; write the file whole or not at all."""
+    """Make the checkpoint, in which an interrupted round is to come; write it whole or not."""
     result.checkpoint = {
-        "servers": servers.state_dict(),
+        "servers": servers.state_dict() | {"number": servers.closed},
         "federated": fed.state_dict(),
         "rounds": [dataclasses.asdict(one) for one in result.rounds],
     }
@@ -464,7 +482,16 @@ def _take_plan(fed: Federated, checkpoint: Mapping[str, Any]) -> None:
     """Use the plan of the rounds so far."""
     text = checkpoint["federated"].get("plan")
     if isinstance(text, str) and not fed.hooks.rounds and isinstance(fed.planner.plan, Plan | None):
-        fed.plan = Plan.from_json(text)
+        plan, own = Plan.from_json(text), fed.planner.plan
+        if own is not None and own != dataclasses.replace(
+            plan, session=own.session, hash_seed=own.hash_seed, server_keys=own.server_keys
+        ):
+            raise ParameterError(
+                "resume= was made under another plan than fed.plan: resume with the settings of "
+                "that plan, or start without resume=, which is another task with its own budget",
+                code="another-task",
+            )
+        fed.plan = plan
 
 
 def _go_on(

@@ -224,8 +224,14 @@ def calibrate(
             "noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)",
             code="noise-without-bound",
         )
-    if not epsilon > 0 or not 0 < lane_share < 1:
-        raise ParameterError("epsilon lies above 0 and lane_share between 0 and 1")
+    if not 0 < epsilon < math.inf or not 0 < lane_share < 1:
+        raise ParameterError("epsilon is finite and above 0, and lane_share between 0 and 1")
+    if clients and delta * clients >= 1:
+        raise ParameterError(
+            f"delta is {delta:g} with {clients:,} clients: choose one below {1 / clients:.1g}, or "
+            "the guarantee permits to disclose a whole client",
+            code="out-of-range",
+        )
     rounds = _checked_rounds(plan, delta, rounds)
     most, apart = max_participations or plan.max_participations, min_separation
     apart = plan.min_separation if apart == 1 else apart
@@ -263,14 +269,18 @@ def _limits(rounds: int, most: int, apart: int, band: int | None) -> tuple[dict[
     most, apart = whole_numbers(max_participations=most, min_separation=apart)
     if most < 0 or not 1 <= apart <= rounds:
         raise ParameterError(
-            f"max_participations is {most} and min_separation {apart}: choose 0 or more, and 1 to "
-            f"{rounds}, the rounds", code="participation-limit")  # fmt: skip
+            f"max_participations is {most} and min_separation {apart}: choose max_participations "
+            f"from 0, and min_separation from 1 to {rounds}, the rounds",
+            code="participation-limit",
+        )
     band = min(apart, correlation.MAX_BAND, rounds) if band is None else band
     if not 1 <= band <= min(apart, correlation.MAX_BAND):
         raise ParameterError(
             f"correlated over {band} rounds, a client may return after {apart}, so its reports "
-            f"overlap: set min_separation={band}, or a band of 1 to "
-            f"{min(apart, correlation.MAX_BAND)}", code="participation-limit")  # fmt: skip
+            f"overlap: choose a band from 1 to {min(apart, correlation.MAX_BAND)}, or reports "
+            "further apart",
+            code="participation-limit",
+        )
     if not most and apart == 1:
         return {}, 1
     fits = -(-rounds // apart)
@@ -285,12 +295,15 @@ def _check_clients(plan: Plan, rounds: int, count: int, apart: int, clients: int
     """Refuse rounds that so many clients cannot fill."""
     each = plan.max_clients
     if rounds * each > count * clients or apart * each > clients:
-        fits = min(count * clients // each, rounds)
+        fits, fewer = count * clients // each, min(count * clients // rounds, clients // apart)
+        ways = [f"max_clients={fewer}"] if fewer else []
+        ways += [f"rounds={fits}"] if apart <= fits < rounds and apart * each <= clients else []
+        ways += ["more clients", "or more participations closer together"]
         raise ParameterError(
             f"{clients} clients with {count} reports each, {apart} rounds apart, do not fill "
-            f"{rounds} rounds of {each}: plan {fits} rounds, max_clients="
-            f"{min(count * clients // rounds, clients // apart)}, or more participations closer "
-            "together", code="participation-limit")  # fmt: skip
+            f"{rounds} rounds of {each}: plan with {', '.join(ways)}",
+            code="participation-limit",
+        )
 
 
 def _wanted(
