@@ -18,7 +18,7 @@ from tests.support.federation import make_state, mixed_plan
 from tests.support.reference import correlated_noise as reference
 from tests.support.reference import plaintext
 from torchfsl.crypto import discrete_gaussian
-from torchfsl.errors import ParameterError, RejectedSubmission
+from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server.node import Node
@@ -222,6 +222,27 @@ def test_noise_is_wiped_with_its_task(
         assert [ring.name for ring in duo.rings(1)] == [f"noise-{other.digest.hex()[:16]}.ring"]
         assert duo.nodes[1].storage.ledger.participations(9) == []
         duo.crash(1)
+
+
+@pytest.mark.parametrize("taps", [(), (64, *[1] * 11)])
+def test_a_task_that_is_refused_leaves_the_noise_of_the_one_before(
+    taps: tuple[int, ...], authorities: Authorities, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    duo = KnownNoise(tmp_path, authorities, monkeypatch)
+    rings = duo.rings(0)
+    for number in range(5):
+        duo.play(number, cohort(duo.plan, number))
+    terms = private(mixed_plan(lane="count"), noise_taps=taps, min_separation=12)
+    other = bind_plan(terms, authorities, bytes(15) + b"1")
+    with pytest.raises(ProtocolError, match="holds another task"):
+        duo.nodes[0].set_up(encode_task(Task(other, bytes(15) + b"1"), make_state(other)))
+    assert duo.rings(0) == rings
+    found = [duo.noise_of(n, duo.play(n, cohort(duo.plan, n))) for n in (5, 6)]
+    duo.crash(0)
+    assert duo.nodes[0].storage.noise.lost == 0
+    found.append(duo.noise_of(7, duo.play(7, cohort(duo.plan, 7))))
+    assert np.array_equal(np.array(found), duo.expected(*((n, 0) for n in range(8)))[5:])
 
 
 def test_a_task_whose_noise_has_no_room_is_refused_and_the_one_before_stays(

@@ -44,10 +44,9 @@ def first_server(storage: Storage, task: Task, model: ServerModel, key: SealKey 
     """The server of a task that is set up now.
 
     Raises:
-        ParameterError: sums of what its clients may send could leave the ring, or there is no room.
+        ParameterError: sums of what its clients may send could leave the ring.
     """
     with_headroom(task.plan)
-    storage.noise.reserve(task.plan)
     return new_server(storage, task, model, key)
 
 

@@ -161,7 +161,7 @@ class Storage:
         """Store a task and its initial model in place of everything that belongs to another.
 
         Raises:
-            ParameterError: the plan's coins are not those that were tossed.
+            ParameterError: the plan's coins are not those that were tossed, or there is no room.
             ProtocolError: the plan was used before, or a live task is not to be replaced.
         """
         if task.coins:
@@ -174,6 +174,7 @@ class Storage:
             )
         if not replace or not self.settings.may_replace:
             self._check_replaceable(consents=replace)
+        self.noise.reserve(task.plan)  # a task that is refused leaves the noise of the one before
         self._put_aside()
         # Beside the file of the task before, which holds until the transaction.
         file = f"version-0-{task.plan.digest.hex()[:16]}.fsl"
