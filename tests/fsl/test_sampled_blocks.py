@@ -134,6 +134,17 @@ def test_calibration_finds_the_least_noise_for_secret_draws() -> None:
     assert 1.97 < stated.epsilon_server <= 2.0
 
 
+def test_samples_are_not_accounted_together_with_another_task_that_they_leave_out() -> None:
+    plan, other = block_plan(), dataclasses.replace(block_plan(), max_rounds=1)
+    for samples in ({"sampled": (10, 100)}, {"sampled_blocks": True}):
+        with pytest.raises(ParameterError, match="together with another task"):
+            privacy.guarantee(plan, delta=1e-6, rounds=20, other_plan=other, **samples)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="together with another task"):
+        privacy.calibrate(
+            plan, epsilon=9.0, delta=1e-6, rounds=20, sampled_blocks=True, other_plan=other
+        )
+
+
 def test_too_little_noise_or_no_choice_gains_nothing() -> None:
     for multiplier, chosen, blocks in itertools.product((0.1, 2.0), (4,), (4, 7)):
         assert sampled_blocks.epsilon(multiplier, 1e-6, 1, chosen, blocks) == math.inf

@@ -169,6 +169,11 @@ def guarantee(
             "noise_taps: leave out sampled=, or calibrate with band=1",
             code="not-accounted",
         )
+    if other_plan is not None and (sampled or sampled_blocks):
+        raise ParameterError(
+            "samples have no proof together with another task: leave out other_plan=, or samples",
+            code="not-accounted",
+        )
     blocks = _blocks(plan, sampled) if sampled_blocks else None
     count = charged(plan, rounds)
     more = _of_task(other_plan) if other_plan is not None else None
@@ -242,7 +247,7 @@ def calibrate(
     wanted = _wanted(plan, epsilon, delta, rounds, other_plan) * math.sqrt(count)
     if sampled_blocks:
         limits["noise_taps"] = ()
-        return _least_noise(plan, wanted, epsilon, delta, rounds, limits)
+        return _least_noise(plan, wanted, epsilon, delta, rounds, limits, other_plan)
     share = lane_share if plan.lane_values else 0.0
     values, lanes = _sensitivities(plan)
     parts = [wanted * values / math.sqrt(1 - share), wanted * lanes / math.sqrt(share or 1)]
@@ -325,15 +330,18 @@ def _wanted(
 
 
 def _least_noise(
-    plan: Plan, most: float, epsilon: float, delta: float, rounds: int, limits: dict[str, Any]
-) -> Plan:
+    plan: Plan, most: float, epsilon: float, delta: float, rounds: int, limits: dict[str, Any],
+    other_plan: Plan | None,
+) -> Plan:  # fmt: skip
     """The plan with the least noise, up to `most` times the sensitivity, that is enough."""
     sensitivity, _ = _sensitivities(plan)
     low, high = 0, _sigma(most * sensitivity)
     while high - low > 1 + high // 1000:
         middle = (low + high) // 2
         noisy = dataclasses.replace(plan, noise_sigma=middle, **limits)
-        found = guarantee(noisy, delta=delta, rounds=rounds, sampled_blocks=True)
+        found = guarantee(
+            noisy, delta=delta, rounds=rounds, sampled_blocks=True, other_plan=other_plan
+        )
         low, high = (low, middle) if found.epsilon_server <= epsilon else (middle, high)
     return dataclasses.replace(plan, noise_sigma=high, **limits)
 
