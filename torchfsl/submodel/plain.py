@@ -235,9 +235,10 @@ def withhold(
     withheld: dict[str, int] = {}
     for name, total in sums.items():
         if plan.opens_counts_first and name in counts:
-            few = (counts[name] > 0) & (counts[name] < plan.min_contributors)
+            few = counts[name] < plan.min_contributors  # with noise also below 0, as at servers
             total[few] = 0
-            withheld |= {name: num_few} if (num_few := int(np.count_nonzero(few))) else {}
+            num_few = int(np.count_nonzero(few & (counts[name] > 0)))
+            withheld |= {name: num_few} if num_few else {}
     return withheld
 
 
