@@ -15,8 +15,8 @@ class Privacy:
     Attributes:
         epsilon: what all rounds together guarantee against either server; 0 for no noise.
         delta: of the guarantee.
-        max_participations: most rounds in which a client reports. Above 0, cohorts take the
-            clients in a fixed seeded order instead of at random; 0 for no limit.
+        max_participations: most rounds in which a client reports; 0 for no limit. Under this limit
+            or the next, cohorts take the clients in a fixed seeded order instead of at random.
         min_separation: fewest rounds between two reports of a client.
         band: rounds over which noise is correlated; 0 for `min_separation`, 1 for independent.
         clip: how clients keep `fsl.l2_norm`: the `whole` update is scaled down, or the dense part
@@ -29,6 +29,11 @@ class Privacy:
     min_separation: int = 1
     band: int = 0
     clip: Literal["whole", "clip", "normalise"] = "whole"
+
+    @property
+    def limits_cohorts(self) -> bool:
+        """Whether a client may not report in every round."""
+        return self.max_participations > 0 or self.min_separation > 1
 
     def __post_init__(self) -> None:
         for name, least in (("epsilon", 0), ("max_participations", 0), ("min_separation", 1),

@@ -62,7 +62,7 @@ def with_noise(config: Config, plan: Plan, clients: int) -> Plan:
     return privacy.calibrate(
         plan, epsilon=asked.epsilon, delta=asked.delta, rounds=config.rounds,
         max_participations=asked.max_participations, min_separation=asked.min_separation,
-        clients=clients if asked.max_participations else 0, band=asked.band or None,
+        clients=clients if asked.limits_cohorts else 0, band=asked.band or None,
     )  # fmt: skip
 
 

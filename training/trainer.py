@@ -138,7 +138,7 @@ class Trainer:
         """The clients of a round, increasing: a function of (seed, round)."""
         if self.task.widths is not None:
             return self.task.widths.cohort(number)
-        if self.config.privacy.max_participations:
+        if self.config.privacy.limits_cohorts:
             order = Stream(self.config.seed, "cohorts").permutation(self.task.num_clients)
             size = self.config.clients_per_round
             places = np.arange((number - 1) * size, number * size) % len(order)

@@ -88,6 +88,12 @@ def test_a_resumed_run_goes_on_with_counts_and_past_noise(aggregation: Any, tmp_
     assert parts["model_sha256"] == whole["model_sha256"]
 
 
+def test_a_separation_alone_makes_cohorts_that_keep_it(tmp_path: Path) -> None:
+    config = config_of()
+    apart = dataclasses.replace(config.privacy, max_participations=0)
+    run(dataclasses.replace(config, privacy=apart), tmp_path / "run")
+
+
 def test_another_seed_has_other_noise(tmp_path: Path) -> None:
     models = {run(config_of(), tmp_path / "one")["model_sha256"]}
     changed = config_of()
