@@ -24,7 +24,7 @@ from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server.node import Node
 from torchfsl.service.state import vault
 from torchfsl.service.state.ledger import Ledger
-from torchfsl.service.state.noise_ring import NoiseRing
+from torchfsl.service.state.noise_ring import NoiseRing, NoiseStore
 from torchfsl.service.state.steps import STEPS
 from torchfsl.service.task import Task, bind_plan, encode_task
 
@@ -243,6 +243,25 @@ def test_a_task_that_is_refused_leaves_the_noise_of_the_one_before(
     assert duo.nodes[0].storage.noise.lost == 0
     found.append(duo.noise_of(7, duo.play(7, cohort(duo.plan, 7))))
     assert np.array_equal(np.array(found), duo.expected(*((n, 0) for n in range(8)))[5:])
+
+
+def test_a_crash_before_the_last_noise_is_wiped_leaves_none_after_the_start(
+    authorities: Authorities, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duo = KnownNoise(tmp_path, authorities, monkeypatch, max_rounds=4)
+    for number in range(3):
+        duo.play(number, cohort(duo.plan, number))
+
+    def die(_: object) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NoiseStore, "end", die)
+        with pytest.raises(OSError, match="the disk fails"):
+            duo.play(3, cohort(duo.plan, 3))
+    assert len(duo.rings(0)) == 1
+    duo.crash(0)
+    assert duo.rings(0) == []
 
 
 def test_a_task_whose_noise_has_no_room_is_refused_and_the_one_before_stays(

@@ -122,8 +122,8 @@ class NoiseStore:
         self._ring = NoiseRing(self._folder, self._ledger, plan) if plan.noise_taps else None
 
     def attach(self, noise: CorrelatedNoise | None, plan: Plan) -> None:
-        """Let a server's noise go on from the file; wipe those of other tasks."""
-        wipe_rings(self._folder, but=plan)
+        """Let a server's noise go on from the file; wipe other files, and that of an ended task."""
+        wipe_rings(self._folder, but=None if self._ring is None else plan)
         if self._ring is not None and noise is not None:
             self._ring.attach(noise)
 
