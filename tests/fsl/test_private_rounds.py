@@ -271,6 +271,7 @@ def test_the_error_says_how_many_rounds_to_wait() -> None:
         ({"noise_taps": (63, 4)}, "invalid-taps"),
         ({"noise_taps": (64,)}, "invalid-taps"),
         ({"noise_sigma": 1 << 26}, "invalid-taps"),
+        ({"max_rounds": 1 << 50}, "invalid-taps"),
         ({"max_epochs": 2, "noise_taps": TAPS}, "not-accounted"),
         ({"l2_bound": 0, "noise_sigma": 0, "noise_taps": (), "min_separation": 1,
           "clip": "normalise"}, "noise-without-bound"),

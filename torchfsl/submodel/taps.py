@@ -20,6 +20,8 @@ from torchfsl.types import Float64
 MAX_BAND: Final = 64
 MIN_BITS, MAX_BITS = 4, 8
 """Least and most fraction bits q of a tap."""
+_MAX_ROUNDS: Final = 1 << 20
+"""Most rounds of a plan with taps: whoever reads one goes through them once."""
 _TAIL: Final = 12
 """Standard deviations of the noise that 32 bits hold."""
 _STEPS: Final = 200
@@ -61,6 +63,11 @@ def check_taps(taps: tuple[int, ...], sigma: int, rounds: int) -> None:
         raise ParameterError(
             f"noise_taps has {len(taps)} taps, and [{place}] is {taps[place : place + 1]}: take 2 "
             f"to {MAX_BAND} whole numbers, the first 2**{MIN_BITS} to 2**{MAX_BITS}, none larger",
+            code="invalid-taps",
+        )
+    if rounds > _MAX_ROUNDS:
+        raise ParameterError(
+            f"max_rounds is {rounds}: correlated noise takes {_MAX_ROUNDS} at most, or use band=1",
             code="invalid-taps",
         )
     if sigma * taps[0] > MAX_SIGMA or not _TAIL * sigma * growth(taps, rounds) < 1 << 31:
