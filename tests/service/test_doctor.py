@@ -18,6 +18,7 @@ from torchfsl.service.local import LoopbackServers, free_ports
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.server import door
 from torchfsl.service.server.process import ServerProcess
+from torchfsl.service.state.ledger import Ledger
 
 
 @pytest.fixture
@@ -199,3 +200,7 @@ def test_noise_that_was_removed_is_told_with_what_it_costs(tmp_path: Path) -> No
         next(pair.state(1).glob("noise-*.ring")).unlink()
         with pytest.raises(ParameterError, match="Privacy holds, later rounds have more noise"):
             _budget(pair.state(1))
+        ledger = Ledger(pair.state(1) / "state.sqlite")
+        ledger.put_setting("halted", b"the models differ")  # which wipes the noise
+        ledger.close()
+        assert _budget(pair.state(1)) == "0 of 60 rounds are spent, 0 bytes of past noise"

@@ -250,7 +250,8 @@ def _budget(folder: Path) -> str:
         return "the plan has neither noise nor participation limits"
     told = f"{opened} of {plan.max_rounds or 'any number of'} rounds are spent"
     kept = sum(path.stat().st_size for path in folder.glob("noise-*.ring"))
-    if plan.noise_taps and kept < ring_bytes(plan) and opened < plan.max_rounds:
+    goes_on = opened < plan.max_rounds and "halted" not in stored  # else the noise is wiped
+    if plan.noise_taps and kept < ring_bytes(plan) and goes_on:
         raise ParameterError(
             f"{told}, and {kept:,} of {ring_bytes(plan):,} bytes of past noise are there. Privacy "
             "holds, later rounds have more noise: find out what removed the file"
