@@ -280,3 +280,21 @@ def test_a_task_whose_noise_has_no_room_is_refused_and_the_one_before_stays(
         node.set_up(encode_task(Task(plan, bytes(15) + b"1"), make_state(plan)), replace=True)
     assert node.plan == before
     assert not list(tmp_path.glob("0/noise-*"))
+
+
+def test_a_start_on_a_full_disk_deletes_no_noise(
+    authorities: Authorities, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that came back from an archive with holes in it takes more room."""
+    duo = KnownNoise(tmp_path, authorities, monkeypatch)
+    duo.play(0, cohort(duo.plan, 0))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with raises(ParameterError, "no-room"):
+            duo.crash(0)
+    duo.crash(0)
+    assert duo.nodes[0].storage.noise.lost == 0

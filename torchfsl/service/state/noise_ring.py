@@ -50,13 +50,15 @@ class NoiseRing:
         """Map the file; make it if it is missing, so that no later write lacks room."""
         self._path = folder / f"noise-{plan.digest.hex()[:16]}.ring"
         self._ledger, self.lost = ledger, 0
+        is_new = not self._path.exists()
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.posix_fallocate(handle, 0, ring_bytes(plan))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
-            self._path.unlink()
+            if is_new:
+                self._path.unlink()
             raise ParameterError(
                 f"correlated noise needs {ring_bytes(plan):,} bytes in {folder}, and the disk has "
                 "fewer: free some, or calibrate with a smaller band",
