@@ -111,8 +111,8 @@ def test_a_count_that_cannot_be_read_stops_the_client(content: bytes, tmp_path: 
         SentReports(tmp_path / "count", PLAN, 1)
 
 
-def info(number: int = 4, state: str = "unopened", **more: bool) -> dict[str, Any]:
-    return {"round": number, "state": state, **more}
+def info(number: int = 4, state: str = "unopened", **more: Any) -> dict[str, Any]:
+    return {"round": number, "state": state, "plan_digest": PLAN.digest.hex(), **more}
 
 
 FREE = info(may_have_opened=False)
@@ -128,6 +128,7 @@ FREE = info(may_have_opened=False)
         (FREE, info(state="applied", may_have_opened=False), [4]),
         (FREE, info(state="open", may_have_opened=False), [4]),
         (FREE, info(5, may_have_opened=False), [4]),
+        (FREE, info(plan_digest="ab" * 32, may_have_opened=False), [4]),
     ],
 )
 def test_a_report_is_taken_back_only_if_both_servers_say_that_no_share_has_left(

@@ -150,10 +150,10 @@ class LocalServers:
                 "plan of that state",
                 code="another-task",
             )
+        if any(set(model.state) != set(state["model"]) for model in self._home.models):
+            raise ParameterError("expected the servers' state of this model, got another one's")
         self._privacy.load(noise)
         for model in self._home.models:
-            if set(model.state) != set(state["model"]):
-                raise ParameterError("expected the servers' state of this model, got another one's")
             for name, value in state["model"].items():
                 model.state[name][...] = _array(value)
             moments = {name: _array(value).copy() for name, value in state["optimizer"].items()}

@@ -59,6 +59,9 @@ class PrivacyState:
                 "the privacy budget that these rounds have spent is unknown: start another task",
                 code="state-refused",
             )
+        shapes = {f"noise{n}": noise.slots.shape for n, noise in enumerate(self._noises)}
+        if any(name not in state or state[name].shape != shape for name, shape in shapes.items()):
+            raise ParameterError("the noise is of another plan", code="state-refused")
         for party in self._parties:
             party.rounds_opened = int(state["opened"])
             clients, counts, last = (row.tolist() for row in state["reports"])

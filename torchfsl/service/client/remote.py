@@ -167,7 +167,12 @@ def take_back_unopened(infos: Sequence[Mapping[str, Any]], sent: SentReports) ->
     round, does not count.
     """
     number = sent.rounds[-1] if sent.rounds else -1
-    ended = all(i["round"] == number and i["state"] == StoredState.UNOPENED for i in infos)
+    ended = all(
+        info["round"] == number
+        and info["state"] == StoredState.UNOPENED
+        and info["plan_digest"] == sent.plan_digest
+        for info in infos
+    )
     if number >= 0 and ended and not any(info.get("may_have_opened", True) for info in infos):
         sent.take_back(number)
 

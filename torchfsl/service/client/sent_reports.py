@@ -35,6 +35,11 @@ class SentReports:
         self._all: dict[str, list[int]] = {} if path is None else _stored(path)
 
     @property
+    def plan_digest(self) -> str:
+        """Of the plan, as servers name it in Info."""
+        return self._plan.digest.hex()
+
+    @property
     def rounds(self) -> list[int]:
         """Numbers of the rounds that count, in order."""
         return self._all.get(self._plan.session, [])

@@ -20,7 +20,7 @@ from torchfsl.service.server.node import Node
 from torchfsl.service.server.worker import Worker
 from torchfsl.service.state.ledger import RoundRow
 from torchfsl.service.state.records import StoreDamaged
-from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT, StoredState
+from torchfsl.service.state.steps import SHARE_LEFT, SHARE_MAY_HAVE_LEFT, StoredState
 from torchfsl.version import __version__
 
 log = logging.getLogger("torchfsl.service.station")
@@ -281,5 +281,5 @@ class Station:
 def _may_have_opened(row: RoundRow | None) -> bool:
     """Whether this server's share of a round may have left it, which charges its clients."""
     if row is None or row.state is StoredState.UNOPENED:
-        return row is not None and "share may have left it" in row.reason
+        return row is not None and SHARE_LEFT in row.reason
     return row.state is StoredState.APPLIED or row.state in SHARE_MAY_HAVE_LEFT

@@ -26,7 +26,7 @@ from torchfsl.service.state.coins import CoinBook
 from torchfsl.service.state.ledger import Ledger, RoundRow, forget_log, testify
 from torchfsl.service.state.noise_ring import NoiseStore, forget_noise
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
-from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT, StoredState
+from torchfsl.service.state.steps import SHARE_LEFT, SHARE_MAY_HAVE_LEFT, StoredState
 from torchfsl.service.state.vault import check_not_lost, keep_from_others
 from torchfsl.service.state.witness import Witness
 from torchfsl.service.task import Task, encode_model
@@ -286,7 +286,7 @@ class Storage:
         if server.state not in (RoundState.IDLE, RoundState.HALTED):
             server.abandon_round()
         if self.ledger.running_round(number).state in SHARE_MAY_HAVE_LEFT:
-            reason += "; this server's share may have left it: the sum counts as opened"
+            reason += f"; {SHARE_LEFT}: the sum counts as opened"
         with self.ledger.transaction():
             if server.state is RoundState.HALTED:
                 self.ledger.put_setting("halted", reason.encode())

@@ -50,6 +50,7 @@ class NoiseRing:
         """Map the file; make it if it is missing, so that no later write lacks room."""
         self._path = folder / f"noise-{plan.digest.hex()[:16]}.ring"
         self._ledger, self.lost = ledger, 0
+        self._named: dict[int, tuple[int, str]] = {}
         is_new = not self._path.exists()
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -78,9 +79,10 @@ class NoiseRing:
             LedgerError: the ledger's word on the slots cannot be read.
         """
         noise.slots, noise.held = self.slots, [-1] * len(self.slots)
-        for slot, (index, digest) in self._noted().items():
-            if self._digest(int(slot)) == digest:
-                noise.held[int(slot)] = index
+        self._named = self._stored()
+        for slot, (index, digest) in self._named.items():
+            if self._digest(slot) == digest:
+                noise.held[slot] = index
             else:
                 self.lost += 1
                 log.warning("noise of index %d is lost: later rounds have more noise", index)
@@ -89,15 +91,18 @@ class NoiseRing:
         """Sync the slot of an index; the value of `NOISE` from the commitment on."""
         slot = index % len(self.slots)
         self.slots.flush()
-        noted = self._noted() | {str(slot): (index, self._digest(slot))}
-        return json.dumps(noted).encode()
+        self._named[slot] = index, self._digest(slot)
+        return json.dumps(self._named).encode()
 
-    def _noted(self) -> dict[str, tuple[int, str]]:
+    def _stored(self) -> dict[int, tuple[int, str]]:
         try:
             stored = json.loads(self._ledger.setting(NOISE) or b"{}")
-            return {slot: (int(index), str(digest)) for slot, (index, digest) in stored.items()}
-        except (TypeError, ValueError) as error:
+            named = {int(slot): (int(index), str(told)) for slot, (index, told) in stored.items()}
+            if named and not 0 <= min(named) <= max(named) < len(self.slots):
+                raise ValueError("a slot is out of range")
+        except (AttributeError, TypeError, ValueError) as error:
             raise LedgerError(f"the ledger's entry on noise is damaged: {error}") from error
+        return named
 
     def _digest(self, slot: int) -> str:
         return hashlib.sha256(self.slots[slot].data).hexdigest()

@@ -88,5 +88,8 @@ def steps_of(plan: Plan) -> Mapping[Kind, StoredState]:
 OPEN_STATES: Final = tuple(state for state in StoredState if not state.has_ended)
 """States of a round that has not ended, in order."""
 
+SHARE_LEFT: Final = "this server's share may have left it"
+"""In the stored reason of a round that ended unopened in one of the states below."""
+
 SHARE_MAY_HAVE_LEFT: Final = (StoredState.COUNTED, StoredState.REVEALED, StoredState.OPENED)
 """States in which the peer may hold this server's share of counts or sums, and so those."""
