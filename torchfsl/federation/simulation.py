@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
-import torch
 
 from torchfsl.crypto import kdf
 from torchfsl.engine.lookups import RowIds, by_table
 from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError, as_number, expect_a, expect_able
+from torchfsl.federation.checkpoints import checkpoint_of, go_on, keep, take_plan
 from torchfsl.federation.federated import Federated
 from torchfsl.federation.local_servers import Kind, LocalServers, OptimizerMaker
 from torchfsl.federation.results import RoundResult, SimulationResult
-from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel.plan import SubmodelPlan, check_number
 from torchfsl.submodel.update import check_weight, is_whole
 
@@ -109,21 +108,9 @@ def simulate(
     size = len(data) if clients_per_round is None else clients_per_round
     _check_arguments(data, size, rounds, evaluate_every, optimizer_state, seed)
     weights = {} if weight is None else _weights_of(data, weight)
-    checkpoint = _checkpoint_of(resume, save)
-    if checkpoint is not None:
-        _take_plan(fed, checkpoint)
-    elif fed.hooks.rounds and getattr(fed.planner.plan, "noise_sigma", 0):
-        raise ParameterError(
-            "clients have reported under this plan before, and a new simulation would count their "
-            "reports from 0: pass resume=, the earlier result, or use another Federated and plan",
-            code="budget-unknown",
-        )
-    if isinstance(sampler, str) and sampler != "cyclic":
-        raise ParameterError(
-            f"sampler is {sampler!r}: choose 'cyclic', None for random cohorts, or a function",
-            code="unknown-option",
-        )
-    drawing = _cyclic(size, seed) if sampler == "cyclic" else sampler or _uniform(size)
+    checkpoint = checkpoint_of(resume, save)
+    take_plan(fed, checkpoint)
+    drawing = _sampler_of(sampler, size, seed)
     run = _Simulation(fed, data, train, batches, rows, weights, size, drawing, seed)
     run.make_plan()
     has_size = sampler in (None, "cyclic") or clients_per_round is not None
@@ -132,7 +119,7 @@ def simulate(
     fed.hooks.states.mode = optimizer_state
     result = SimulationResult(fed.plan, servers.model.state)
     if checkpoint is not None:
-        _go_on(fed, servers, checkpoint, rounds)
+        go_on(fed, servers, checkpoint, rounds)
         result.rounds += [RoundResult(**fields) for fields in checkpoint["rounds"]]
     evaluation = _Evaluation(fed, data, evaluate, evaluate_client, evaluate_every)
     with _holding(result, fed, servers, save), _shown(progress, rounds, servers.number + 1) as show:
@@ -158,7 +145,7 @@ def _holding(
         fed.hooks.states.put_back()
         fed.hooks.states.mode = "own"
         fed.hooks.exchange.load(servers.model.state)  # whatever is in it
-        _keep(result, fed, servers, save)
+        keep(result, fed, servers, save)
 
 
 @dataclass(slots=True)
@@ -334,6 +321,17 @@ def _uniform(size: int) -> Sampler:
     return draw
 
 
+def _sampler_of(sampler: Sampler | str | None, size: int, seed: int) -> Sampler:
+    if isinstance(sampler, str) and sampler != "cyclic":
+        raise ParameterError(
+            f"sampler is {sampler!r}: choose 'cyclic', None for random cohorts, or a function",
+            code="unknown-option",
+        )
+    if sampler is None or isinstance(sampler, str):
+        return _uniform(size) if sampler is None else _cyclic(size, seed)
+    return sampler
+
+
 def _cyclic(size: int, seed: int) -> Sampler:
     def take(number: int, every: Sequence[int], _: np.random.Generator) -> list[int]:
         order = np.random.Generator(np.random.Philox(key=[seed, 1 << 63])).permutation(every)
@@ -429,80 +427,3 @@ def _check_plan(plan: SubmodelPlan, size: int, rounds: int, weights: Mapping[int
             check_weight(plan, weight)
         except ParameterError as error:
             raise ParameterError(f"client {client}: {error}") from error
-
-
-def _checkpoint_of(resume: object, save: str | Path | None) -> Mapping[str, Any] | None:
-    """The checkpoint of what `resume` names.
-
-    Raises:
-        ParameterError: it is not a checkpoint of `simulate`, or `save` names no existing folder.
-    """
-    if save is not None and not Path(save).absolute().parent.is_dir():
-        raise ParameterError(f"save= names {save}, whose folder does not exist: make it first")
-    found = resume.checkpoint if isinstance(resume, SimulationResult) else resume
-    if isinstance(found, str | Path):
-        if not Path(found).is_file():
-            raise ParameterError(
-                f"resume= names {found}, which is not a file: pass what save= wrote"
-            )
-        found = torch.load(found, weights_only=True)
-    if found is None:
-        return None
-    if not isinstance(found, Mapping) or {"servers", "federated", "rounds"} - {*found}:
-        raise ParameterError(
-            "resume= takes a SimulationResult, its checkpoint, or the file that save= wrote"
-        )
-    return found
-
-
-def _keep(
-    result: SimulationResult, fed: Federated, servers: LocalServers, save: str | Path | None
-) -> None:
-    """Make the checkpoint, in which an interrupted round is to come; write it whole or not."""
-    result.checkpoint = {
-        "servers": servers.state_dict() | {"number": servers.closed},
-        "federated": fed.state_dict(),
-        "rounds": [dataclasses.asdict(one) for one in result.rounds],
-    }
-    if save is not None:
-        part = Path(save).with_name(Path(save).name + ".part")
-        try:
-            torch.save(result.checkpoint, part)
-            part.replace(save)
-        except (OSError, RuntimeError) as error:  # torch raises both; the rounds are not lost
-            part.unlink(missing_ok=True)
-            warnings.warn(
-                f"the checkpoint could not be written to {save} ({error}): the result's "
-                "checkpoint holds it",
-                stacklevel=5,
-            )
-
-
-def _take_plan(fed: Federated, checkpoint: Mapping[str, Any]) -> None:
-    """Use the plan of the rounds so far."""
-    text = checkpoint["federated"].get("plan")
-    if isinstance(text, str) and not fed.hooks.rounds and isinstance(fed.planner.plan, Plan | None):
-        plan, own = Plan.from_json(text), fed.planner.plan
-        if own is not None and own != dataclasses.replace(
-            plan, session=own.session, hash_seed=own.hash_seed, server_keys=own.server_keys
-        ):
-            raise ParameterError(
-                "resume= was made under another plan than fed.plan: resume with the settings of "
-                "that plan, or start without resume=, which is another task with its own budget",
-                code="another-task",
-            )
-        fed.plan = plan
-
-
-def _go_on(
-    fed: Federated, servers: LocalServers, checkpoint: Mapping[str, Any], rounds: int
-) -> None:
-    """Take over clients' and servers' state."""
-    mode = fed.hooks.states.mode
-    fed.load_state_dict(checkpoint["federated"])
-    fed.hooks.states.mode = mode
-    servers.load_state_dict(checkpoint["servers"])
-    if servers.number + 1 >= rounds:
-        raise ParameterError(
-            f"resume= has {servers.number + 1} rounds and rounds is {rounds}: ask for more in all"
-        )

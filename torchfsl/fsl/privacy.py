@@ -229,14 +229,7 @@ def calibrate(
             "noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)",
             code="noise-without-bound",
         )
-    if not 0 < epsilon < math.inf or not 0 < lane_share < 1:
-        raise ParameterError("epsilon is finite and above 0, and lane_share between 0 and 1")
-    if clients and delta * clients >= 1:
-        raise ParameterError(
-            f"delta is {delta:g} with {clients:,} clients: choose one below {1 / clients:.1g}, or "
-            "the guarantee permits to disclose a whole client",
-            code="out-of-range",
-        )
+    _check_wish(epsilon, delta, clients, lane_share)
     rounds = _checked_rounds(plan, delta, rounds)
     most, apart = max_participations or plan.max_participations, min_separation
     apart = plan.min_separation if apart == 1 else apart
@@ -267,6 +260,17 @@ def calibrate(
             f"{error}; or ask for a larger epsilon or fewer participations",
             code="ring-overflow",
         ) from error
+
+
+def _check_wish(epsilon: float, delta: float, clients: int, lane_share: float) -> None:
+    if not 0 < epsilon < math.inf or not 0 < lane_share < 1:
+        raise ParameterError("epsilon is finite and above 0, and lane_share between 0 and 1")
+    if clients and delta * clients >= 1:
+        raise ParameterError(
+            f"delta is {delta:g} with {clients:,} clients: choose one below {1 / clients:.1g}, or "
+            "the guarantee permits to disclose a whole client",
+            code="out-of-range",
+        )
 
 
 def _limits(rounds: int, most: int, apart: int, band: int | None) -> tuple[dict[str, Any], int]:
