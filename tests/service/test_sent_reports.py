@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from tests.support.network import HANGS_AFTER, Pair, wait_until
 from torchfsl.errors import DecodeError, ParameterError, RejectedSubmission
 from torchfsl.federation.remote_servers import RemoteServers
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import Kind
 from torchfsl.service.backup import Backup, restore
 from torchfsl.service.client.remote import RemoteTransport, take_back_unopened
 from torchfsl.service.client.sent_reports import SentReports
@@ -64,6 +67,18 @@ def test_a_client_sends_no_report_in_rounds_that_are_too_near(tmp_path: Path) ->
     rounds_sent(path, (7,))
 
 
+def test_not_even_trees_leave_in_a_round_that_the_count_refuses(tmp_path: Path) -> None:
+    count, links = SentReports(tmp_path / "count", PLAN, 1), FakeLinks()
+    count.add(4)
+    with raises(RejectedSubmission, "too-early"):
+        count.add(5)
+    client = Client(PLAN, RemoteTransport(links, PLAN, None, count), client_id=1)  # type: ignore[arg-type]
+    update = random_update(PLAN, np.random.default_rng(0))
+    with raises(RejectedSubmission, "too-early"):
+        client.start_round(5, indices=wanted_rows(PLAN, update)).submit(update)
+    assert links.sent == []
+
+
 def test_without_a_path_the_count_lasts_as_long_as_the_process() -> None:
     count = SentReports(None, PLAN, 1)
     rounds_sent(None, (4, 7), count)
@@ -90,11 +105,31 @@ def test_the_count_is_stored_before_the_first_byte_of_the_report_leaves(tmp_path
     assert seen[-1][1] == [4]
 
 
+def test_a_count_that_cannot_be_stored_keeps_the_report_back_also_on_a_second_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, links = tmp_path / "outbox.reports", FakeLinks()
+    count = SentReports(path, PLAN, 1)
+    transport = RemoteTransport(links, PLAN, None, count)  # type: ignore[arg-type]
+    update = random_update(PLAN, np.random.default_rng(0))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "replace", full)
+    for _ in range(2):
+        client = Client(PLAN, transport, client_id=1)
+        with pytest.raises(OSError, match="no space"):
+            client.start_round(4, indices=wanted_rows(PLAN, update)).submit(update)
+    assert [one for one in links.sent if one[2] in (Kind.REPORT, Kind.REPORT_COMMIT)] == []
+    assert SentReports(path, PLAN, 1).rounds == []
+
+
 def test_a_task_of_another_session_counts_anew_and_both_counts_last(tmp_path: Path) -> None:
     path, other = tmp_path / "count", dataclasses.replace(PLAN, session="ab" * 16)
-    for plan in (PLAN, other):
-        SentReports(path, plan, 1).add(4)
-    assert [SentReports(path, plan, 1).rounds for plan in (PLAN, other)] == [[4], [4]]
+    for plan, number in ((PLAN, 4), (other, 5)):
+        SentReports(path, plan, 1).add(number)
+    assert [SentReports(path, plan, 1).rounds for plan in (PLAN, other)] == [[4], [5]]
 
 
 def test_a_report_sent_again_in_its_round_counts_once(tmp_path: Path) -> None:

@@ -78,9 +78,10 @@ class SentReports:
             self._store([one for one in self.rounds if one != number])
 
     def _store(self, rounds: list[int]) -> None:
-        self._all[self._plan.session] = rounds
+        counts = self._all | {self._plan.session: rounds}
         if self._path is not None:
-            write_whole(self._path, json.dumps(self._all).encode())
+            write_whole(self._path, json.dumps(counts).encode())
+        self._all = counts  # not before: a second try after a failed write has to store it
 
 
 def _stored(path: Path) -> dict[str, list[int]]:
