@@ -24,7 +24,7 @@ from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server.node import Node
 from torchfsl.service.state import vault
 from torchfsl.service.state.ledger import Ledger
-from torchfsl.service.state.noise_ring import NoiseRing, NoiseStore
+from torchfsl.service.state.noise_ring import NOISE, NoiseRing, NoiseStore
 from torchfsl.service.state.steps import STEPS
 from torchfsl.service.task import Task, bind_plan, encode_task
 
@@ -262,6 +262,42 @@ def test_a_crash_before_the_last_noise_is_wiped_leaves_none_after_the_start(
     assert len(duo.rings(0)) == 1
     duo.crash(0)
     assert duo.rings(0) == []
+
+
+def test_noise_is_overwritten_when_another_task_replaces_a_live_one(
+    authorities: Authorities, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duo = KnownNoise(tmp_path, authorities, monkeypatch)
+    duo.play(0, cohort(duo.plan, 0))
+    node, (ring,), still = duo.nodes[0], duo.rings(0), tmp_path / "still"
+    os.link(ring, still)
+    assert any(still.read_bytes())
+    other = bind_plan(private(mixed_plan(lane="count")), authorities, bytes(15) + b"1")
+    node.set_up(encode_task(Task(other, bytes(15) + b"1"), make_state(other)), replace=True)
+    assert not any(still.read_bytes())
+    assert [one.name for one in duo.rings(0)] == [f"noise-{other.digest.hex()[:16]}.ring"]
+    assert node.storage.ledger.setting(NOISE) is None
+    assert node.storage.ledger.participations(9) == []
+
+
+def test_a_slot_is_synced_before_the_ledger_names_it(
+    authorities: Authorities, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duo = KnownNoise(tmp_path, authorities, monkeypatch)
+    sync, put, events = np.memmap.flush, Ledger.put_setting, list[str]()
+
+    def noting(ledger: Ledger, name: str, value: bytes | None) -> None:
+        events.extend(["named"] * (name == NOISE))
+        put(ledger, name, value)
+
+    def syncing(slots: Any) -> None:
+        events.append("synced")
+        sync(slots)
+
+    monkeypatch.setattr(np.memmap, "flush", syncing)
+    monkeypatch.setattr(Ledger, "put_setting", noting)
+    duo.play(0, cohort(duo.plan, 0))
+    assert events == ["synced", "named"] * 2
 
 
 def test_a_task_whose_noise_has_no_room_is_refused_and_the_one_before_stays(

@@ -119,6 +119,16 @@ def test_a_slot_that_is_not_the_one_held_counts_as_zero() -> None:
     assert np.array_equal(last, reference.noises(draws[4:], taps, 4)[-1])
 
 
+def test_a_slot_of_an_earlier_round_does_not_count_in_place_of_a_later_one() -> None:
+    taps = (16, 12, 8)
+    draws = np.random.default_rng(3).integers(-5000, 5000, size=(3, 3))
+    noise = CorrelatedNoise(taps, 3, Given(draws))
+    for index in (0, 1, 5):  # in the slots of rounds 3 and 4 are those of rounds 0 and 1
+        noise.begin(index)
+        last = noise(1, 3)
+    assert np.array_equal(last, reference.noises(draws[2:], taps, 4)[0])
+
+
 def test_a_value_beyond_32_bits_ends_the_attempt() -> None:
     noise = CorrelatedNoise((16, 0), 1, lambda _, count: np.full(count, 1 << 35))
     noise.begin(0)
