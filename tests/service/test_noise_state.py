@@ -277,7 +277,20 @@ def test_noise_is_overwritten_when_another_task_replaces_a_live_one(
     assert not any(still.read_bytes())
     assert [one.name for one in duo.rings(0)] == [f"noise-{other.digest.hex()[:16]}.ring"]
     assert node.storage.ledger.setting(NOISE) is None
-    assert node.storage.ledger.participations(9) == []
+    assert (node.storage.rounds_opened, node.storage.ledger.participations(9)) == (0, [])
+
+
+def test_noise_is_wiped_where_the_session_halts(
+    authorities: Authorities, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duo = KnownNoise(tmp_path, authorities, monkeypatch)
+    duo.play(0, cohort(duo.plan, 0))
+    duo.nodes[1].server.model.state["bias.0"][0] += 1
+    with pytest.raises(ProtocolError, match="different models"):
+        duo.step(1, Kind.ROUND_STATE)
+    assert duo.nodes[0].storage.halted
+    assert duo.rings(0) == []
+    assert duo.nodes[0].storage.ledger.setting(NOISE) is None
 
 
 def test_a_slot_is_synced_before_the_ledger_names_it(

@@ -75,7 +75,7 @@ def test_not_even_trees_leave_in_a_round_that_the_count_refuses(tmp_path: Path) 
     client = Client(PLAN, RemoteTransport(links, PLAN, None, count), client_id=1)  # type: ignore[arg-type]
     update = random_update(PLAN, np.random.default_rng(0))
     with raises(RejectedSubmission, "too-early"):
-        client.start_round(5, indices=wanted_rows(PLAN, update)).submit(update)
+        client.start_round(5, indices=wanted_rows(PLAN, update)).retrieve()
     assert links.sent == []
 
 
