@@ -16,7 +16,7 @@ import pytest
 
 from tests.service.test_node import Duo
 from tests.support.federation import mixed_plan, random_update, wanted_rows
-from torchfsl.errors import RejectedSubmission
+from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Header, Kind
@@ -103,6 +103,52 @@ def test_who_names_another_round_abandons_nothing_and_shuts_nobody_out(tmp_path:
         return await station.accept(*trees_of(duo, 1, 0))
 
     assert asyncio.run(run())
+
+
+def test_a_round_that_could_not_be_abandoned_goes_on_taking_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_development_certificates(tmp_path, [])
+    duo = Duo(tmp_path, TlsFiles.in_folder(tmp_path, "server-0").authorities(), mixed_plan())
+    duo.step(1, Kind.ROUND_STATE)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ProtocolError("it can only be finished")
+
+    async def run() -> bool:
+        station = Station(duo.nodes[0], Limits())
+        with pytest.raises(ProtocolError, match="only be finished"):
+            await station.abandon(1, "")
+        return await station.accept(*trees_of(duo, 1, 0))
+
+    monkeypatch.setattr(duo.nodes[0], "abandon", refuse)
+    assert asyncio.run(run())
+
+
+def test_a_message_that_comes_too_late_for_its_log_stops_none_of_another_log() -> None:
+    class Log:
+        def __init__(self, error: Exception | None = None) -> None:
+            self.error = error
+
+        def append(self, given: Sequence[bytes]) -> list[memoryview]:
+            if self.error is not None:
+                raise self.error
+            return [memoryview(one) for one in given]
+
+    async def run() -> tuple[list[object], list[bytes]]:
+        worker, filed = Worker("test"), list[bytes]()
+        writer = GroupWriter(worker)
+
+        def file(view: memoryview) -> None:
+            filed.append(bytes(view))
+
+        logs = (Log(RejectedSubmission("too late")), Log())
+        sending = [writer.append(log, b"1", file) for log in logs]  # type: ignore[arg-type]
+        taken = await asyncio.wait_for(asyncio.gather(*sending, return_exceptions=True), 60)
+        worker.close()
+        return [*map(type, taken)], filed
+
+    assert asyncio.run(run()) == ([RejectedSubmission, type(None)], [b"1"])
 
 
 def test_a_log_that_was_wiped_takes_nothing_and_makes_no_file(tmp_path: Path) -> None:

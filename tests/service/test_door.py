@@ -193,6 +193,25 @@ def test_bytes_pass_both_ways_as_they_are_and_slow_readers_stop_the_sender() -> 
     assert asyncio.run(run()) == data
 
 
+def test_who_comes_while_grpc_begins_again_at_another_path_waits_for_it() -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"here")
+
+    async def run() -> None:
+        async with echoing(Limits()) as (door, port, _):
+            door.new_inside()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"call")
+            await asyncio.sleep(0.1)  # nobody listens there yet
+            server = await asyncio.start_unix_server(greet, door.inside)
+            assert await reader.read(4) == b"here"
+            assert door.dropped == {}
+            writer.close()
+            server.close()
+
+    asyncio.run(run())
+
+
 def test_what_one_end_said_last_leaves_after_it_has_gone() -> None:
     data = os.urandom(1 << 19)  # more than the sockets hold
 

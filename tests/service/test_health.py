@@ -13,6 +13,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -144,6 +145,13 @@ def test_a_server_that_is_starting_or_stopping_lives_and_is_not_ready() -> None:
     }  # fmt: skip
     health.stop()
     assert health.unready() == "stopping"
+
+
+def test_a_server_whose_grpc_has_ended_lives_and_is_not_ready() -> None:
+    health, served = Health(0, 1), SimpleNamespace(is_up=False)
+    health.begin(None, None, None, served)  # type: ignore[arg-type]
+    assert health.lives()
+    assert health.unready().startswith("gRPC has ended")
 
 
 def test_pages_are_served_on_ipv6() -> None:

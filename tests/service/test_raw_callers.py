@@ -152,3 +152,18 @@ def test_no_server_gets_a_new_task_while_a_round_runs_at_the_other_one(
     with pytest.raises(ProtocolError, match=f"is {state} at server 1"):
         pair.owner.set_up(task, make_state(task.plan), replace=True)
     assert sent == []
+
+
+def test_a_new_task_waits_until_a_round_that_is_being_closed_has_ended(
+    pair: ProbedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, sent = pair.owner.links.info, list[object]()
+    states = ["unopened", "aggregated", "aggregated", "applied"]
+    monkeypatch.setattr(owner, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(
+        pair.owner.links, "info", lambda p: told(p) | {"state": states.pop(0), "live": False}
+    )
+    monkeypatch.setattr(pair.owner.links, "both", sent.append)
+    task = dataclasses.replace(pair.task, plan=pair._plan)
+    pair.owner.set_up(task, make_state(task.plan))
+    assert (states, len(sent)) == ([], 1)
