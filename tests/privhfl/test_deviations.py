@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,28 +84,31 @@ def test_words_out_of_range_leave_their_client_out_and_the_others_count(
     kind: Kind, comparison: str
 ) -> None:
     querying = federation(networks(), min_answering=1, comparison=comparison)
-    take, refused = querying.server.receive, []
+    party, ended = querying.answering[2], list[Kind]()
+    take, answer = querying.server.receive, party.receive
 
-    def lie(data: bytes) -> bytes:
+    def lied(take: Callable[[bytes], list[Any]], data: bytes) -> list[Any]:
         altered = kind_of(data) == kind and int.from_bytes(data[10:12], "little") > 0
-        return data[:64] + b"\xff" * (len(data) - 64) if altered else data
-
-    def receive(sender: int, data: bytes) -> list[object]:
         try:
-            return list(take(sender, lie(data) if sender == 2 else data))
-        except (DecodeError, RejectedSubmission) as error:
-            refused.append(error)
+            return take(data[:64] + b"\xff" * (len(data) - 64) if altered else data)
+        except DecodeError:
+            with pytest.raises(RejectedSubmission):
+                take(data)  # the truth comes too late
+            ended.append(kind)
             raise
+
+    def receive(sender: int, data: bytes) -> list[Any]:
+        to_server = functools.partial(take, sender)
+        return lied(to_server, data) if sender == 2 else to_server(data)
 
     if kind == Kind.ANSWER:
         querying.server.receive = receive  # type: ignore[method-assign, assignment]
     else:
-        party = querying.answering[2]
-        answer = party.receive
-        party.receive = lambda data: answer(lie(bytes(data)))  # type: ignore[method-assign]
+        party.receive = lambda data: lied(answer, bytes(data))  # type: ignore[method-assign]
     answered = querying.ask(0, [1, 2], images(2)).answered
     left_out = comparison == "tables"  # trees open whole words: all are in range
     assert answered == (((1,),) if left_out else ((1, 2),))
+    assert ended == [kind] * left_out
 
 
 # --- starting again ------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -97,12 +98,13 @@ def test_seeds_run_one_after_the_other_and_go_on_where_they_were(
         cli.main([*command, "--seed", "1"])
 
 
+@pytest.mark.parametrize("last", [(0.7, 0.65), (math.nan, math.nan)])
 def test_a_run_without_patience_left_stops_and_is_not_taken_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    last: tuple[float, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     untrained = 0.5
     honest = RecommendationTask.evaluate
-    values = iter([untrained, 0.6, 0.7, 0.7, 0.65, untrained])
+    values = iter([untrained, 0.6, 0.7, *last, untrained])
     monkeypatch.setattr(
         RecommendationTask, "evaluate",
         lambda task, model: honest(task, model) | {"auc": next(values)},
