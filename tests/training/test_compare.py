@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from training.sections import ConfigError
 from training.tasks.recommendation import RecommendationTask
 
 
-def make_run(folder: Path, values: list[float], **settings: Any) -> Run:
+def make_run(folder: Path, values: Sequence[float | None], **settings: Any) -> Run:
     folder.mkdir(parents=True)
     told = {"preset": "din", "seed": 0, "rounds": 3, "local": {"lr": 0.1}} | settings
     (folder / "config.json").write_text(json.dumps(told))
@@ -96,6 +97,17 @@ def test_seeds_run_one_after_the_other_and_go_on_where_they_were(
     )
     with pytest.raises(SystemExit):
         cli.main([*command, "--seed", "1"])
+
+
+def test_figures_without_a_number_are_no_best_and_stop_no_page(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", [None, 0.6, None])
+    assert run.best == 0.6
+    assert math.isnan(make_run(tmp_path / "b", [None]).best)
+    told = {"baselines": {"random": None, "popular": 0.5}}
+    (tmp_path / "a" / "summary.json").write_text(json.dumps(told))
+    text = page(rows_of([Run.read(tmp_path / "a")]))
+    assert "popular 0.5000" in text
+    assert "random" not in text
 
 
 @pytest.mark.parametrize("last", [(0.7, 0.65), (math.nan, math.nan)])

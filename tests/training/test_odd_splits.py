@@ -135,3 +135,5 @@ def test_concentrations_that_have_no_mixture_are_refused(alpha: float) -> None:
     if alpha:
         with pytest.raises(ConfigError, match=r"alpha is .* both finite"):
             Settings(task="mnist", data="synthetic", alpha=alpha)
+    with pytest.raises(ConfigError, match=r"temperature is .* both finite"):
+        Settings(task="mnist", data="synthetic", temperature=alpha)
