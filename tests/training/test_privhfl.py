@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,17 @@ def test_a_run_writes_what_it_says(tmp_path: Path) -> None:
     )
     assert json.loads((folder / "summary.json").read_text()) == json.loads(json.dumps(summary))
     assert (folder / "curves.png").stat().st_size > 0
+
+
+def test_a_figure_that_is_no_number_is_null_in_the_files_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = experiment.line
+    monkeypatch.setattr(experiment, "line", lambda *of: made(*of) | {"accuracy": math.nan})
+    run(tmp_path)
+    texts = [(tmp_path / "run" / name).read_text() for name in ("metrics.jsonl", "summary.json")]
+    assert [json.loads(one)["accuracy"] for one in texts[0].splitlines()] == [None, None]
+    assert "NaN" not in "".join(texts)
 
 
 def test_the_protocol_and_its_integers_in_the_clear_end_with_the_same_models(
