@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from torchfsl.errors import DecodeError, ParameterError, ProtocolError, Rejected
 from torchfsl.privhfl import Querying, QueryPlan, make_plan
 from torchfsl.privhfl.answering_party import AnsweringParty
 from torchfsl.privhfl.draws import Identity
-from torchfsl.privhfl.messages import Kind, Topic, encode, kind_of
+from torchfsl.privhfl.messages import Kind, Topic, decode, encode, kind_of
 from torchfsl.privhfl.plan import MAX_OPEN_BATCHES
 from torchfsl.privhfl.relay import Relay
 
@@ -92,8 +93,12 @@ def test_words_out_of_range_leave_their_client_out_and_the_others_count(
         try:
             return take(data[:64] + b"\xff" * (len(data) - 64) if altered else data)
         except DecodeError:
-            with pytest.raises(RejectedSubmission):
-                take(data)  # the truth comes too late
+            topic = decode(querying.plan, data, kind).topic
+            after, lengths = dataclasses.replace(topic, step=topic.step + 2), querying.plan.steps(2)
+            then = encode(querying.plan, kind, after, bytes(lengths[after.step]))
+            for late in (data, then):
+                with pytest.raises(RejectedSubmission):
+                    take(late)
             ended.append(kind)
             raise
 
