@@ -47,7 +47,9 @@ def epsilon_of(plan: Plan, reports: list[int]) -> float:
 
 
 def test_epsilon_for_other_data_in_place_of_zeros_is_that_of_the_page() -> None:
-    told = re.search(r"At epsilon 8 it is ([\d.]+), at epsilon 2 it is ([\d.]+), with delta 1e-6", PAGE)
+    told = re.search(
+        r"At epsilon 8 it is ([\d.]+), at epsilon 2 it is ([\d.]+), with delta 1e-6", PAGE
+    )
     assert told is not None
     for epsilon, figure in zip((8, 2), told.groups(), strict=True):
         found = privacy.guarantee(calibrated(epsilon), delta=DELTA).epsilon_replaced
