@@ -161,6 +161,7 @@ def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
             l2_bound=privacy.l2_bound(settings.encoding, config.fsl.l2_norm),
             proofs=None if config.fsl.proofs == "default" else config.fsl.proofs,
             clip=config.privacy.clip,
+            sum_bound=config.fsl.sum_bound and config.fsl.l2_norm > 0,
         )
     except ParameterError as error:
         cost, remedy, _ = str(error).partition(": pass above_break_even=")

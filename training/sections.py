@@ -417,10 +417,12 @@ class Fsl:
     Attributes:
         l2_norm: clients (of `plain` and `dense`, too) scale an update to at most this length; or 0.
         proofs: what they prove to both servers: `none`, `lanes`, `norm`, or the planner's choice.
+        sum_bound: servers scale a sum down to what so many such updates make up.
     """
 
     l2_norm: float = 0.0
     proofs: Literal["default", "none", "lanes", "norm"] = "default"
+    sum_bound: bool = True
 
     def __post_init__(self) -> None:
         _at_least(0, self, "l2_norm")

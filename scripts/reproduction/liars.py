@@ -97,7 +97,7 @@ def config_of(data: str, rounds: int, seed: int) -> Config:
     changes: dict[str, Any] = {"data": data, "rounds": rounds, "seed": seed, "threads": 1}
     changes |= {"eval_every": EVAL_EVERY, "checkpoint_every": 5, "recommendation": unranked}
     changes |= {"local": dataclasses.replace(base.local, together=True)}
-    return dataclasses.replace(base, fsl=Fsl(l2_norm=L2_NORM), **changes)
+    return dataclasses.replace(base, fsl=Fsl(l2_norm=L2_NORM, sum_bound=False), **changes)
 
 
 def _with(config: Config, proofs: Any) -> Config:

@@ -15,7 +15,9 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import plan_segment, tree_and_hint_bits
 from torchfsl.fsl.plan.proof_shape import row_trees
+from torchfsl.fsl.server import norms
 from torchfsl.fsl.suite import CHECK_BYTES, TAG_BYTES
+from torchfsl.submodel import sum_bound
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div
 
 _BLOCK = 32
@@ -41,7 +43,7 @@ def explain(plan: Plan) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     lines += [f"{s.name}: {text}" for s in plan.segments for text in _advice(plan, s)]
-    return "\n".join([*lines, *_numbers(plan), *_costs(plan), *_private(plan)])
+    return "\n".join([*lines, *_numbers(plan), *_costs(plan), *_bounded(plan), *_private(plan)])
 
 
 def _numbers(plan: Plan) -> list[str]:
@@ -84,6 +86,27 @@ def _costs(plan: Plan) -> list[str]:
         f"{_for_proofs(needs)}, at most "
         f"{cost.server_memory_bytes} at once; one process with both servers and a client takes "
         f"{3 * model + needs.most_of_both} and what Python and torch need",
+    ]
+
+
+def _bounded(plan: Plan) -> list[str]:
+    """The bound on the opened sum."""
+    if not plan.l2_bound:
+        return []
+    if not plan.sum_bound:
+        return [
+            "the opened sum has no bound: a server that lies moves the model as far as it likes"
+        ]
+    reach = (plan.max_clients * plan.max_weight * plan.l2_bound) ** 2
+    honest, halts = sum_bound.most_squared(plan, plan.segments, reach), ""
+    if plan.proofs == "norm":
+        most = math.sqrt(norms.most_squared(plan, plan.segments, plan.l2_bound, plan.max_clients))
+        halts = f", and beyond {most / plan.l2_bound:.4g} times it the task halts"
+    return [
+        f"the opened sum of {plan.max_clients} reports has a norm of at most "
+        f"{math.sqrt(honest) / plan.l2_bound:.4g} times l2_bound: a larger one is scaled down"
+        f"{halts}. A server that lies steers more slowly by that, but not under an adaptive server "
+        "optimizer"
     ]
 
 

@@ -37,7 +37,7 @@ MAX_BOUND: Final = 1 << 62
 _COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
                   "l2_bound", "noise_sigma", "lane_sigma", "max_participations",
                   "min_separation")  # fmt: skip
-_LATER: Final = ("max_participations", "min_separation", "noise_taps", "clip")
+_LATER: Final = ("max_participations", "min_separation", "noise_taps", "clip", "sum_bound")
 """Fields that stand in the JSON only where they are not the default."""
 
 
@@ -74,6 +74,8 @@ class SubmodelPlan:
         clip: how clients keep `l2_bound`: they scale the `whole` update down, or each group (the
             dense part, and each table) down to an equal share (`clip`), or up as well
             (`normalise`).
+        sum_bound: whether servers bound the opened sum by what `l2_bound` and their noise make up,
+            see `sum_bound`.
     """
 
     session: str
@@ -92,9 +94,10 @@ class SubmodelPlan:
     min_separation: int = 1
     noise_taps: tuple[int, ...] = ()
     clip: Clip = "whole"
+    sum_bound: bool = False
 
     limits_participation: ClassVar[bool] = False
-    """Whether the protocol's servers keep the four fields above."""
+    """Whether the protocol's servers keep the five fields above."""
 
     def __post_init__(self) -> None:
         check_hex("session", self.session, 16)
@@ -108,6 +111,7 @@ class SubmodelPlan:
         _check_encodings(self)
         _check_participation(self)
         _check_noise(self)
+        _check_sum_bound(self)
         names = [segment.name for segment in self.segments]
         if not names or len(set(names)) != len(names):
             raise ParameterError("a plan needs segments, and their names must differ")
@@ -419,6 +423,18 @@ def _check_bounds(plan: SubmodelPlan) -> None:
                 f"{bound}",
                 code="bound-too-small",
             )
+
+
+def _check_sum_bound(plan: SubmodelPlan) -> None:
+    """Refuse a bound on sums of what has none, or that the protocol's servers do not keep."""
+    if type(plan.sum_bound) is not bool:
+        raise ParameterError(f"sum_bound is {plan.sum_bound!r}: choose True or False")
+    if plan.sum_bound and not (plan.l2_bound and plan.limits_participation):
+        raise ParameterError(
+            "sum_bound bounds sums of updates within l2_bound, at the two servers of torchfsl.Plan:"
+            " set l2_bound there, or leave sum_bound out",
+            code="unsupported-plan",
+        )
 
 
 def _check_participation(plan: SubmodelPlan) -> None:

@@ -47,6 +47,7 @@ class ModelPlanOptions(TypedDict, total=False):
         noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
         lane_sigma: see `Plan`.
         clip: see `Plan`; how clients keep `l2_bound`.
+        sum_bound: see `Plan`; None for one wherever `l2_bound` is given.
         proofs: see `Plan`; what clients prove of their counts or weights, or of their whole update.
             None takes what `default_proofs` says: `norm` with `l2_bound`, `lanes` with a lane.
         session: 16 bytes; from the operating system when None.
@@ -69,6 +70,7 @@ class ModelPlanOptions(TypedDict, total=False):
     noise_sigma: int
     lane_sigma: int
     clip: Clip
+    sum_bound: bool | None
     proofs: Proofs | None
     session: bytes | None
     hash_seed: bytes | None
@@ -148,6 +150,8 @@ def build_plan(
         check_unit(segment, encoding, l2_bound)
     proofs = fields.pop("proofs", None)
     fields |= drawn | {"max_epochs": max_epochs, "l2_bound": l2_bound}
+    if fields.get("sum_bound") is None:
+        fields["sum_bound"] = l2_bound > 0
     fields["proofs"] = _proofs(proofs, encoding, lane, l2_bound, tuple(segments), max_weight)
     plan = Plan(encoding=encoding, max_clients=max_clients, segments=tuple(segments), **fields)
     return with_headroom(plan)

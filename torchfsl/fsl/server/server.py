@@ -27,6 +27,7 @@ from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator, share_of
 from torchfsl.fsl.server.fetching import Fetches
+from torchfsl.fsl.server.norms import SUM_BEYOND_BOUND
 from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.states import INSTEAD, RoundState, Step, check_parts, new_round_number
@@ -294,12 +295,18 @@ class Server(SecretHolder):
         """Add the peer's share: the exact sums. Ends the round and wipes its reports.
 
         Raises:
-            ProtocolError: the share is not the one committed to, or over another set.
+            ProtocolError: the share is not the one committed to, or over another set. Or no reports
+                with proofs that hold add up to the sum: a server has lied, and this one halts.
         """
         expect_state(self.state, Step.OPEN.before)
         share, opening = bodies.ShareBody.from_peer(self, peer_share), self._opening
         _end(self, tuple(opening.accepted))
-        opened = opening.open(share)
+        try:
+            opened = opening.open(share)
+        except ProtocolError as error:
+            if error.code == SUM_BEYOND_BOUND:
+                self.state = RoundState.HALTED
+            raise
         self._applied.given = True
         return opened
 
