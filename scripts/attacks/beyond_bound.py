@@ -2,7 +2,7 @@
 
     python -m scripts.attacks --only beyond_bound
 
-Clients prove that their reports are within `l2_bound`. Without a bound on the opened sum the offset
+Clients prove that their reports are within `l2_bound`. Without a bound on the aggregate the offset
 is applied, and moves the model as far as server 0 likes. With it server 1 halts the task and
 applies nothing. An offset of less than all honest reports passes: the bound is a brake, and no
 integrity.
@@ -64,8 +64,8 @@ def moved(plan: Plan, times: float) -> tuple[float, str, tuple[RoundState, Round
     """A round with an offset.
 
     Returns:
-        How far the sum moved the model, in units of n `l2_bound`; the code of the error with which
-        the round ended, or nothing; both servers' states.
+        How far the sum moved the model, in units of n `l2_bound`, the code of the error with which
+        the round ended, or nothing, and both servers' states.
     """
     first, second = (ServerModel(zeros(plan)) for _ in range(2))
     servers = AddingServer(0, plan=plan, model=first), Server(1, plan=plan, model=second)

@@ -14,11 +14,12 @@ from tests.service.test_node import Duo, authorities
 from tests.support import odd_servers
 from tests.support.federation import make_state, mixed_plan
 from tests.support.network import Pair, wait_until, with_odd_server
-from torchfsl.errors import ProtocolError
+from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.norms import LIED
 from torchfsl.fsl.server.server import Server
+from torchfsl.service.doctor import _task
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server.node import Node
 from torchfsl.service.state import vault
@@ -70,6 +71,8 @@ def test_a_sum_that_cannot_be_halts_both_servers_whenever_one_is_killed(
         assert row.state is StoredState.UNOPENED
         assert LIED in row.reason
         assert "counts as opened" in row.reason
+        with pytest.raises(ParameterError, match=f"halted: {LIED}.*docs/operations"):
+            _task(node.storage.folder)
         with pytest.raises(ProtocolError, match="halted"):
             node.begin(2)
         with pytest.raises(ProtocolError, match="no round was opened"):
@@ -111,6 +114,7 @@ def test_a_scaled_sum_is_applied_and_counted_once_whenever_a_server_is_killed(
         assert set(opened.scaled) == {s.name for s in BOUNDED.segments}
         assert all(0.1 < left < 0.2 for left in opened.scaled.values())
         assert storage.sums_scaled == 1
+        assert _task(storage.folder) == "goes on, 1 aggregates exceeded their bound"
         row = storage.ledger.last_round()
         assert row is not None
         assert row.state is StoredState.APPLIED

@@ -90,20 +90,18 @@ def _costs(plan: Plan) -> list[str]:
 
 
 def _bounded(plan: Plan) -> list[str]:
-    """The bound on the opened sum."""
+    """The bound on the aggregate."""
     if not plan.l2_bound:
         return []
     if not plan.sum_bound:
-        return [
-            "the opened sum has no bound: a server that lies moves the model as far as it likes"
-        ]
+        return ["the aggregate has no bound: a server that lies moves the model as far as it likes"]
     reach = (plan.max_clients * plan.max_weight * plan.l2_bound) ** 2
     honest, halts = sum_bound.most_squared(plan, plan.segments, reach), ""
     if plan.proofs == "norm":
         most = math.sqrt(norms.most_squared(plan, plan.segments, plan.l2_bound, plan.max_clients))
         halts = f", and beyond {most / plan.l2_bound:.4g} times it the task halts"
     return [
-        f"the opened sum of {plan.max_clients} reports has a norm of at most "
+        f"the aggregate of {plan.max_clients} reports has a norm of at most "
         f"{math.sqrt(honest) / plan.l2_bound:.4g} times l2_bound: a larger one is scaled down"
         f"{halts}. A server that lies steers more slowly by that, but not under an adaptive server "
         "optimizer"

@@ -77,8 +77,8 @@ class PlainSum:
     def equals(self, opened: Opened, noise: Mapping[str, Array] = MappingProxyType({})) -> bool:
         """Whether an aggregate is this sum, and the servers' noise where it is known.
 
-        Sums of too few contributors are zero in both; servers go by counts with their noise. What
-        exceeds the plan's `sum_bound` is scaled in both.
+        Sums of too few contributors are zero in both; servers go by counts with their noise. A
+        scaled aggregate equals this sum scaled alike.
         """
         counts = {n: lane + noise.get(f"{n}/lane", 0) for n, lane in self.lanes.items()}
         sums = {

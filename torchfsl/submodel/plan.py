@@ -74,8 +74,8 @@ class SubmodelPlan:
         clip: how clients keep `l2_bound`: they scale the `whole` update down, or each group (the
             dense part, and each table) down to an equal share (`clip`), or up as well
             (`normalise`).
-        sum_bound: whether servers bound the opened sum by what `l2_bound` and their noise make up,
-            see `sum_bound`.
+        sum_bound: whether servers bound the norm of the aggregate by `l2_bound` and their noise,
+            see `submodel.sum_bound`.
     """
 
     session: str

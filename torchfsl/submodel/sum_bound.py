@@ -1,15 +1,15 @@
-"""A bound on the opened sum: reports of bounded norm and the servers' noise make up no larger one.
+"""A bound on the aggregate: reports of bounded norm and the servers' noise have a bounded sum.
 
-Of n reports of norm B at most and total weight T, with noise of deviation s from each server on N
-values, the sum has but with chance 2**-39
+Take n reports of norm B at most and total weight T, and noise of deviation s from each server on N
+values. Except with chance 2**-39, their sum has
 
     norm**2 <= (T B)**2 + 4 T B s sqrt(t) + 2 s**2 (N + 2 sqrt(N t) + 2 t)        t = 28 > 40 ln 2
 
 The last term bounds the noise alone (Hsu, Kakade, Zhang, A tail inequality for quadratic forms of
-subgaussian random vectors, 2012), the middle one its product with the sum. Where rows are divided
-by their counts or weights, sqrt(n) B takes the place of T B for the quotients. What exceeds this is
-scaled down to it, toward zero: a brake on a server or client that lies, no integrity. All numbers
-are integers, so both servers and a sum in the clear get the same bits.
+subgaussian random vectors, 2012), the middle one its product with the sum. If rows are divided by
+their counts or weights, sqrt(n) B takes the place of T B for the quotients. Servers scale a larger
+sum down to the bound, toward zero. This slows a server or client that lies, and does not stop it.
+All numbers are integers: the results of both servers and of a sum in the clear are bit-identical.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def norm(taps: tuple[int, ...]) -> float:
 def growth(taps: tuple[int, ...], rounds: int) -> float:
     """Largest standard deviation of the added noise over that of a draw, in `rounds` rounds.
 
-    In an order of its own, so that all machines get the same bits.
+    Every operation has a fixed order, so that results are bit-identical on all machines.
     """
     if not taps:
         return 1.0

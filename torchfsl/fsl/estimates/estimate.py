@@ -87,7 +87,7 @@ class Estimate:
             )
         if self.bounded_values:
             lines.append(
-                "the bound on the opened sum adds no bytes, and two passes over "
+                "the bound on the aggregate adds no bytes, and two passes over "
                 f"{self.bounded_values:,} values"
             )
         if self.cost is not None:

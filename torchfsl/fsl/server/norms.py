@@ -1,4 +1,4 @@
-"""Whether accepted reports can add up to an opened sum at all, where their norm is proven.
+"""Whether accepted reports can add up to an aggregate at all, if their norm is proven.
 
 Of a report whose proof holds, the values over all slots have norm `w l2_bound`, w its weight. One
 row can stand in R slots, so over rows it has sqrt(R) times that. n reports and both servers' noise
@@ -73,9 +73,8 @@ class Norms:
             if norm > most:
                 names, times = ", ".join(s.name for s in segments), math.sqrt(norm / most)
                 raise ProtocolError(
-                    f"{LIED}: the sum of {names} has {times:.3g} times the norm that {num_clients} "
-                    "proven reports make up. Nothing is applied and the task halts: find out which "
-                    "server it was, then start a new task from the last model, as the operations "
-                    "page says",
+                    f"{LIED}: {names} have {times:.3g} times the norm that {num_clients} proven "
+                    "reports make up. Nothing is applied, and the task halts: start a new one, as "
+                    "docs/operations.md describes",
                     code=SUM_BEYOND_BOUND,
                 )
