@@ -241,7 +241,7 @@ def _task(folder: Path) -> str:
     stored = settings_of(folder)
     if "halted" in stored:
         reason = printable(stored["halted"].decode())
-        raise ParameterError(f"halted: {reason}; docs/operations.md describes how to go on")
+        raise ParameterError(f"halted: {reason} (see docs/operations.md)")
     scaled = int(stored.get("scaled", b"0"))
     return f"goes on, {scaled} aggregates exceeded their bound" if "task" in stored else "none yet"
 
