@@ -11,7 +11,7 @@ import torch
 
 import torchfsl
 from scripts.attacks.beyond_bound import plan_of
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.federation import coordinator
 from torchfsl.fsl.estimates.estimate import estimate
 from torchfsl.fsl.estimates.measuring import Rates
@@ -22,7 +22,7 @@ from torchfsl.service.task import Task
 from torchfsl.submodel import sum_bound
 from torchfsl.submodel.opened import Opened
 
-RATES = Rates(0.004, 1e-6, 0.004, 2e-6, 7e8, 5e7)
+RATES = Rates(0.004, 1e-6, 0.004, 2e-6, 7e8, 5e7, 1e-3, 1e-8, 1e-4, 1e-8)
 
 
 def federated(**options: Any) -> torchfsl.Federated:
@@ -76,7 +76,7 @@ def test_what_does_not_fit_64_bits_is_beyond_every_proven_norm() -> None:
     norms.add(segment, values, np.array([True] * 4))
     norms.check(1)
     norms.add(segment, values, np.array([True, False, True, True]))
-    with pytest.raises(torchfsl.ProtocolError, match="a server lied"):
+    with pytest.raises(ProtocolError, match="a server lied"):
         norms.check(1 << 20)
 
 
@@ -85,15 +85,18 @@ def test_a_scaled_round_is_reported_and_is_no_mismatch(
     protocol: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sum_bound, "most_squared", lambda *_: 10**6)  # what no honest sum keeps
-    fed = federated(l2_bound=1 << 20, proofs="none")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fed = torchfsl.Federated(model, optimizer, max_clients=3, l2_bound=1 << 20, proofs="none")
     fed.plan = fed.make_plan()
     servers = fed.local_servers(protocol=protocol)
     with servers.round() as result:
         for client in range(2):
             with fed.round(servers, client):
-                fed.hooks.optimizer.zero_grad()
-                torch.autograd.backward((fed.model(torch.ones(1, 4)) ** 2).sum())
-                fed.hooks.optimizer.step()
+                optimizer.zero_grad()
+                torch.autograd.backward((model(torch.ones(1, 4)) ** 2).sum())
+                optimizer.step()
     assert set(result.scaled) == {"rest"}
     assert 0 < result.scaled["rest"] < 1
     assert result.matches_plain
