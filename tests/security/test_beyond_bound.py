@@ -67,10 +67,13 @@ def test_beyond_what_was_proven_both_servers_halt_and_apply_nothing(kind: str) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_between_the_honest_and_the_proven_sum_it_is_scaled_and_the_round_counts(kind: str) -> None:
     plan = plan_of(sum_bound=True, **KINDS[kind])
-    times = 9 / 2 if plan.max_weight > 1 else 3 / 4 if "bound" in kind else 3 / 2
+    times = 9 / 2 if plan.max_weight > 1 else 3 / 2
     norm, code, states = moved(plan, times)
-    assert (code, states) == ("", (RoundState.IDLE,) * 2)
-    assert norm < times
+    if "bound" in kind:  # of dense values alone, which no client can send twice: nothing between
+        assert (norm, code) == (0, "sum-beyond-bound")
+    else:
+        assert (code, states) == ("", (RoundState.IDLE,) * 2)
+        assert norm < times
     norm, code, _ = moved(dataclasses.replace(plan, proofs="none"), 4 * GROSS)
     assert code == ""
     assert norm <= plan.max_weight + 0.5 * bool(plan.noise_sigma)
@@ -116,7 +119,7 @@ def test_under_an_adaptive_optimizer_the_bound_is_no_brake(adaptive: bool, ratio
 
 def test_within_the_bound_steering_takes_many_more_rounds() -> None:
     played = steered_sum.play("bound", neurons=4, seed=0, mean=True)
-    assert played.lies > 4 * 2
+    assert played.lies >= 4 * 2
     assert not played.refused
     assert not played.noticed
     assert MODERATE == steered_sum.SHARE
