@@ -28,8 +28,6 @@ from torchfsl.submodel.norm_bound import norm_squared
 from torchfsl.submodel.segments import Segment
 from torchfsl.types import Whole
 
-SUM_BEYOND_BOUND: Final = "sum-beyond-bound"
-"""Code of the error that halts a server."""
 LIED: Final = "a server lied about its share"
 """In the reason of that halt."""
 
@@ -76,5 +74,5 @@ class Norms:
                     f"{LIED}: {names} have {times:.3g} times the norm that {num_clients} proven "
                     "reports make up. Nothing is applied, and the task halts: start a new one, as "
                     "docs/operations.md describes",
-                    code=SUM_BEYOND_BOUND,
+                    code="sum-beyond-bound",
                 )

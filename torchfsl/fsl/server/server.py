@@ -27,7 +27,6 @@ from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator, share_of
 from torchfsl.fsl.server.fetching import Fetches
-from torchfsl.fsl.server.norms import SUM_BEYOND_BOUND
 from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.states import INSTEAD, RoundState, Step, check_parts, new_round_number
@@ -304,7 +303,7 @@ class Server(SecretHolder):
         try:
             opened = opening.open(share)
         except ProtocolError as error:
-            if error.code == SUM_BEYOND_BOUND:
+            if error.code == "sum-beyond-bound":
                 self.state = RoundState.HALTED
             raise
         self._applied.given = True
