@@ -397,14 +397,15 @@ class Rest:
 
     Attributes:
         policy: `dense` (all of them), `topk` (scalars of largest magnitude), `blocks` (blocks of
-            largest L1 norm) or `sample` (blocks that each client draws in secret, scaled so that
-            their mean over the draws is the whole change).
+            largest L1 norm), `bins` (the block of largest L1 norm of each public bin) or `sample`
+            (blocks that each client draws in secret, scaled so that their mean over the draws is
+            the whole change).
         amount: fraction of the scalars or blocks.
-        block: values a block.
-        error_feedback: with `topk` and `blocks`, keep what is not sent for later rounds.
+        block: values a block; 1 with `bins` sends scalars.
+        error_feedback: with `topk`, `blocks` and `bins`, keep what is not sent for later rounds.
     """
 
-    policy: Literal["dense", "topk", "blocks", "sample"] = "dense"
+    policy: Literal["dense", "topk", "blocks", "bins", "sample"] = "dense"
     amount: float = 0.05
     block: int = 32
     error_feedback: bool = True

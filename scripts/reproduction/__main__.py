@@ -129,9 +129,15 @@ def _table8(options: Options) -> list[cells.Cell]:
     return cells.table8(percents, options.seed, options.rounds, options.full)
 
 
+def _bins(options: Options) -> list[cells.Cell]:
+    datasets = options.dataset or ["trec", "cifar10"]
+    return cells.bins(datasets, options.percent or [1, 5], options.seed, options.rounds)
+
+
 RUNS: dict[str, tuple[str, Callable[[Options], list[cells.Cell]]]] = {
     "table7": ("accuracy by share of the weights", _table7),
     "table8": ("accuracy by share of TREC's word rows", _table8),
+    "bins": ("accuracy by public bins, and by the largest of all", _bins),
     "beyond": ("runs that the paper does not have", lambda _: cells.beyond()),
 }
 PRIVHFL = {

@@ -23,6 +23,9 @@ SHORT_ROUNDS = {"trec": 500, "mnist": 1000, "cifar10": 1000}
 """Rounds without --rounds and --full."""
 
 
+BINS_ROUNDS = {"trec": 150, "cifar10": 40}
+"""Of the comparison of public bins: as many as an hour of one core has room for."""
+
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -31,12 +34,14 @@ class Cell:
     """One training run.
 
     Attributes:
-        table: `table7` (scalars of the whole model) or `table8` (rows of the word table).
+        table: `table7` (scalars of the whole model), `table8` (rows of the word table) or `bins`
+            (scalars or blocks, the largest of all or of public bins).
         dataset: `trec`, `mnist` or `cifar10`.
         percent: of the scalars, or of the rows, that a client sends.
         seed: of the run.
         feedback: whether what is not sent is kept for later.
         block: values of a block; 1 sends single scalars.
+        bins: whether it is the largest of each public bin, not the largest of all.
         reading: `paper` for the reading of "local iteration" above; `other` for the other one.
         rounds: federated rounds.
         server_rate: by which the servers multiply the mean update.
@@ -58,6 +63,7 @@ class Cell:
     rounds: int
     feedback: bool = True
     block: int = 1
+    bins: bool = False
     reading: str = "paper"
     server_rate: float = 1.0
     server_momentum: float = 0.0
@@ -76,7 +82,8 @@ class Cell:
     @property
     def name(self) -> str:
         """Name of its result; says all that is not the table's usual."""
-        usual = self.rounds == SHORT_ROUNDS[self.dataset]
+        lengths = BINS_ROUNDS if self.table == "bins" else SHORT_ROUNDS
+        usual = self.rounds == lengths.get(self.dataset)
         return self.folder if usual else f"{self.folder}-{self.rounds}rounds"
 
     @property
@@ -85,6 +92,7 @@ class Cell:
         extras = (
             "-nofeedback" * (not self.feedback)
             + f"-blocks{self.block}" * (self.block != 1)
+            + "-bins" * self.bins
             + "-otherreading" * (self.reading != "paper")
             + f"-rate{self.server_rate:g}" * (self.server_rate != 1)
             + f"-momentum{self.server_momentum:g}" * (self.server_momentum != 0)
@@ -115,7 +123,7 @@ class Cell:
             rounds=self.rounds,
             aggregation="plain",
             above_break_even="keep",
-            eval_every=50 if images and not self.held_out else 10,
+            eval_every=self._eval_every(),
             evaluate="validation" if self.held_out else "test",
             checkpoint_every=50,
             seed=self.seed,
@@ -133,10 +141,17 @@ class Cell:
             sentences=self._sentences(preset.sentences),
         )
 
+    def _eval_every(self) -> int:
+        if self.table == "bins":
+            return self.rounds // 10
+        return 50 if self.dataset != "trec" and not self.held_out else 10
+
     def _rest(self) -> Rest:
         if self.table == "table8" or self.percent == 100:
             return Rest("dense")
-        policy = "topk" if self.block == 1 else "blocks"
+        policy: Any = "topk" if self.block == 1 else "blocks"
+        if self.bins:
+            policy = "bins"
         return Rest(policy, self.percent / 100, self.block, self.feedback)
 
     def _images(self, usual: Images) -> Images:
@@ -145,7 +160,7 @@ class Cell:
         return dataclasses.replace(usual, random_crop=False, flip=False)
 
     def _sentences(self, usual: Sentences) -> Sentences:
-        if self.table == "table7":
+        if self.table in ("table7", "bins"):
             return dataclasses.replace(usual, table="rest")
         # 0.0125 % of the paper's 8,256 words is one row; our table has slightly more rows.
         rows = 1e-4 if self.percent == 0.0125 else self.percent / 100
@@ -156,7 +171,7 @@ Rounds = int | None
 """Of every run; None for the data set's usual."""
 
 
-SETTINGS = [field.name for field in dataclasses.fields(Cell)[8:]]
+SETTINGS = [field.name for field in dataclasses.fields(Cell)[9:]]
 """Fields of a cell that the command line sets."""
 
 
@@ -201,6 +216,23 @@ def beyond() -> list[Cell]:
         Cell("table8", "trec", 1, 0, rounds, feedback=False),
         Cell("table7", "trec", 100, 0, 15, reading="other"),
     ]
+
+
+def bins(datasets: list[str], percents: list[float], seeds: list[int], rounds: Rounds) -> list[Cell]:
+    """The largest of each public bin beside the largest of all, scalars and blocks."""
+    return [
+        Cell("bins", dataset, percent, seed, rounds or BINS_ROUNDS[dataset],
+             block=block, bins=binned, precision=_usual_precision(dataset))
+        for seed in seeds
+        for dataset in datasets
+        for percent in percents
+        for block in (1, 32)
+        for binned in (False, True)
+    ]  # fmt: skip
+
+
+def _usual_precision(dataset: str) -> Precision:
+    return "float32" if dataset == "cifar10" else "bfloat16"
 
 
 def _rounds(dataset: str, full: bool) -> int:

@@ -131,6 +131,47 @@ class BlockTopK(_Share):
 
 
 @dataclass(frozen=True, slots=True)
+class BinTop(_Share):
+    """Send the largest value, or block, of each public bin.
+
+    The positions are parted into as many bins as a client sends, anew each round, by the plan's
+    public seed and the round's number. So a client's choice fits into the trees by itself: one tree
+    a bin of m / k positions, in place of three and more in a cuckoo table. Two large values in one
+    bin wait for each other; error feedback sends the second in a later round, from another bin.
+
+    Attributes:
+        amount: a fraction of the positions (float in (0, 1]) or a count (int).
+        block: values per position; 1 sends scalars.
+        error_feedback: keep what is not sent and add it to the next round's change.
+    """
+
+    block: int = 1
+    error_feedback: bool = True
+
+    @property
+    def policy(self) -> Policy:
+        """`scalars` or `blocks`."""
+        return "scalars" if self.block == 1 else "blocks"
+
+    def choose(self, totals: torch.Tensor, slots: torch.Tensor, k: int) -> torch.Tensor:
+        """The position of largest L1 norm of each of k bins: int64 [k], increasing.
+
+        Args:
+            totals: [m, tau].
+            slots: where each position lies among all bins, of `ceil(m / k)` slots each: int64 [m].
+                Of equal norms in one bin the first slot wins.
+            k: bins.
+        """
+        scores, positions = totals.abs().sum(dim=1), torch.arange(len(totals), device=totals.device)
+        width = -(-len(totals) // k)
+        held = scores.new_full((k * width,), -1.0).index_copy_(0, slots, scores)
+        best = held.reshape(k, width).argmax(dim=1)
+        owner = torch.empty(k * width, dtype=torch.int64, device=totals.device)
+        owner.index_copy_(0, slots, positions)
+        return owner.reshape(k, width).gather(1, best[:, None]).flatten().sort().values
+
+
+@dataclass(frozen=True, slots=True)
 class RandomK(_Share):
     """Send positions drawn afresh each round from a public seed, the same for every client.
 
@@ -235,7 +276,7 @@ class Fixed:
 ByValue = Dense | TopK | BlockTopK | RandomK | Fixed
 """Policies that choose positions of a change, and send these as they are."""
 
-RestPolicy = ByValue | BlockSample
+RestPolicy = ByValue | BinTop | BlockSample
 """The types of `rest`."""
 
 RowChoice = TopK | RandomK | Fixed

@@ -156,6 +156,7 @@ def restrict(
             segment.tau,
             segment.retrieve,
             subset,
+            binned=segment.binned,
         )
         checks = segment.check_bytes, segment.tag_bytes
         width = 8 * plan.value_bytes(segment)

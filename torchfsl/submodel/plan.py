@@ -22,6 +22,7 @@ from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.submodel import taps as correlation
+from torchfsl.submodel.bins import PublicBins
 from torchfsl.submodel.segments import Segment, TensorSpec, in_the_clear
 
 Lane = Literal["none", "count", "weight"]
@@ -178,6 +179,16 @@ class SubmodelPlan:
         return tuple(s for s in self.segments if s.retrieve)
 
     @property
+    def bin_seed(self) -> bytes:
+        """Public seed of the bins of segments that are `binned`."""
+        return bytes.fromhex(self.session)
+
+    def public_bins(self, segment: Segment, round_number: int) -> PublicBins:
+        """A round's bins of a segment that is `binned`."""
+        m, k = segment.m, segment.k_max
+        return PublicBins.of(self.bin_seed, segment.name, m, k, round_number)
+
+    @property
     def asked_early(self) -> tuple[Segment, ...]:
         """Segments whose positions a client names before training, not with its report."""
         return self.retrieving
@@ -245,8 +256,9 @@ class SubmodelPlan:
                 del segment["encoding"]
             if segment["download"] == "full":
                 del segment["download"]
-            if not segment["l2_bound"]:
-                del segment["l2_bound"]
+            for name in ("l2_bound", "binned"):
+                if not segment[name]:
+                    del segment[name]
         return fields
 
 
