@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 
 from torchfsl.engine.policies import BinTop, ByValue, Fixed, RandomK, Rows, top
@@ -218,8 +217,7 @@ def _positions(
     if isinstance(policy, BinTop):
         own = total if allowed is None else total.index_select(0, allowed)
         assert bins is not None, "its bins are those of a plan and a round"
-        slots = torch.from_numpy(bins.slots(range(bins.m), bins.size).astype(np.int64))
-        chosen = policy.choose(own, slots.to(total.device), bins.count)
+        chosen = policy.choose(own, torch.from_numpy(bins.members()).to(total.device))
         return chosen if allowed is None else allowed[chosen]
     if allowed is None:
         return policy.choose(total, segment.k_max, round_number)

@@ -153,22 +153,19 @@ class BinTop(_Share):
         """`scalars` or `blocks`."""
         return "scalars" if self.block == 1 else "blocks"
 
-    def choose(self, totals: torch.Tensor, slots: torch.Tensor, k: int) -> torch.Tensor:
+    def choose(self, totals: torch.Tensor, members: torch.Tensor) -> torch.Tensor:
         """The position of largest L1 norm of each of k bins: int64 [k], increasing.
 
         Args:
             totals: [m, tau].
-            slots: where each position lies among all bins, of `ceil(m / k)` slots each: int64 [m].
-                Of equal norms in one bin the first slot wins.
-            k: bins.
+            members: positions of each bin, int64 [k, m / k rounded up], one of them twice where a
+                bin has one less. Of equal norms the first in a bin wins.
         """
-        scores, positions = totals.abs().sum(dim=1), torch.arange(len(totals), device=totals.device)
-        width = -(-len(totals) // k)
-        held = scores.new_full((k * width,), -1.0).index_copy_(0, slots, scores)
-        best = held.reshape(k, width).argmax(dim=1)
-        owner = torch.empty(k * width, dtype=torch.int64, device=totals.device)
-        owner.index_copy_(0, slots, positions)
-        return owner.reshape(k, width).gather(1, best[:, None]).flatten().sort().values
+        scores = totals.abs()
+        scores = scores[:, 0] if scores.shape[1] == 1 else scores.sum(dim=1)
+        of_members = scores.index_select(0, members.flatten()).reshape(members.shape)
+        best = of_members.argmax(dim=1, keepdim=True)
+        return members.gather(1, best).flatten().sort().values
 
 
 @dataclass(frozen=True, slots=True)

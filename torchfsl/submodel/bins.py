@@ -90,6 +90,21 @@ class PublicBins:
             slots[first : first + len(some)] = bins
         return slots
 
+    def members(self) -> npt.NDArray[np.int64]:
+        """The positions of each bin by place, `int64[B, size]`; of a bin with one less the first
+        once more at the end.
+        """
+        members = np.empty((self.count, self.size), dtype=np.int64)
+        starts = np.array([self.start(number) for number in range(self.count + 1)])
+        step = max(1, _AT_ONCE // self.size)
+        for first in range(0, self.count, step):
+            own = starts[first : first + step + 1]
+            places = own[:-1, None] + np.arange(self.size)
+            members[first : first + step] = self.positions(
+                np.where(places < own[1:, None], places, own[:-1, None])
+            )
+        return members
+
     def _affine(self, numbers: npt.NDArray[np.integer], scale: int, shift: int) -> Wide:
         """(scale n + shift) mod m: below (m - 1) m, which 64 bits hold."""
         wide = numbers.astype(np.uint64) * np.uint64(scale) + np.uint64(shift)
