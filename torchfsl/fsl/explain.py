@@ -159,9 +159,11 @@ def _proven(plan: Plan) -> list[str]:
     if statement.norm:
         copies = max((row_trees(s) for s in plan.with_trees), default=1)
         times = " times its weight" if proven.weighted else ""
+        over = (
+            f" (at most sqrt({copies}) times that over rows, if it puts one row into several bins)"
+        )
         what.append(
-            f"that the norm of all it sends is at most {statement.norm}{times} (at most "
-            f"sqrt({copies}) times that over rows, if it puts one row into several bins)"
+            f"that the norm of all it sends is at most {statement.norm}{times}{over * (copies > 1)}"
         )
         what += [f"of {s.name} at most {s.l2_bound}{times}" for s in proven.bounded]
     if proven.weighted:
