@@ -255,7 +255,7 @@ def _add_run_options(add: Callable[..., Any]) -> None:
     text = "tables 7 and 8, beyond: processes of clients, with a bit-identical model; default 1"
     add("--workers", type=int, default=1, metavar="N", help=text)
     add("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
-    add("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")
+    add("--fsl-rounds", type=int, default=5, help="rounds also run by both servers, or 0")
 
 
 if __name__ == "__main__":

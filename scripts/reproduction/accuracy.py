@@ -24,8 +24,6 @@ LAST = 5
 """A run's accuracy is the mean of its last so many evaluations, ten rounds apart (fifty for
 images): a single evaluation on TREC's 500 questions moves by a point from one to the next."""
 
-CLIENTS = {"trec": 4, "mnist": 10, "cifar10": 10}
-
 
 def run_cells(
     cells: list[Cell],
@@ -67,13 +65,8 @@ def run_cells(
 def run_cell(cell: Cell, config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
     """One run: the first rounds twice, then the rest in plaintext."""
     started = time.time()
-    share = min(fsl_rounds, cell.rounds)
-    protocol = dataclasses.replace(config, rounds=share, aggregation="fsl")
     progress = Progress("accuracy")
-    by_fsl = run_or_read(protocol, folder / "fsl", progress)
-    by_plain = run_or_read(dataclasses.replace(config, rounds=share), folder / "plain", progress)
-    if by_fsl["model_sha256"] != by_plain["model_sha256"]:
-        raise RuntimeError(f"{cell.name}: after {share} rounds fsl and plain hold other models")
+    by_both = _by_both(cell, config, folder, min(fsl_rounds, cell.rounds)) if fsl_rounds else {}
     last = run_or_read(config, folder / "plain", progress)
     latest = curve(folder / "plain", "accuracy", cell.rounds)
     means = curve(folder / "plain", "mean_accuracy", cell.rounds)
@@ -87,6 +80,25 @@ def run_cell(cell: Cell, config: Config, folder: Path, fsl_rounds: int) -> dict[
         "rounds": last["rounds"],
         "exact_rounds": last["exact_rounds"],
         "model_sha256": last["model_sha256"],
+        **by_both,
+        "clients_per_round": config.clients_per_round,
+        "clipped_values": last["clipped_values"],
+        "segments": last["segments"],
+        "wall_seconds_of_last_start": round(time.time() - started),
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": {**last["versions"], "machine": bench_measure.machine()},
+    }
+
+
+def _by_both(cell: Cell, config: Config, folder: Path, share: int) -> dict[str, Any]:
+    """The first rounds through both servers, and in plaintext; they hold the same model then."""
+    progress = Progress("accuracy")
+    protocol = dataclasses.replace(config, rounds=share, aggregation="fsl")
+    by_fsl = run_or_read(protocol, folder / "fsl", progress)
+    by_plain = run_or_read(dataclasses.replace(config, rounds=share), folder / "plain", progress)
+    if by_fsl["model_sha256"] != by_plain["model_sha256"]:
+        raise RuntimeError(f"{cell.name}: after {share} rounds fsl and plain hold other models")
+    return {
         "fsl": {
             "rounds": share,
             "exact_rounds": by_fsl["exact_rounds"],
@@ -95,13 +107,7 @@ def run_cell(cell: Cell, config: Config, folder: Path, fsl_rounds: int) -> dict[
             "upload_bytes": by_fsl["upload_bytes_per_client_round"],
             "client_seconds": by_fsl["client_seconds"],
             "both_servers_seconds": by_fsl["server_seconds_per_round"],
-        },
-        "clients_per_round": CLIENTS[cell.dataset],
-        "clipped_values": last["clipped_values"],
-        "segments": last["segments"],
-        "wall_seconds_of_last_start": round(time.time() - started),
-        "date": time.strftime("%Y-%m-%d"),
-        "versions": {**last["versions"], "machine": bench_measure.machine()},
+        }
     }
 
 

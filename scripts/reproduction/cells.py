@@ -23,7 +23,7 @@ SHORT_ROUNDS = {"trec": 500, "mnist": 1000, "cifar10": 1000}
 """Rounds without --rounds and --full."""
 
 
-BINS_ROUNDS = {"trec": 100, "cifar10": 60}
+BINS_ROUNDS = {"trec": 100, "cifar10": 40}
 """Of the comparison of public bins: as many as an hour of one core has room for. Four clients take
 part, all of them, with two steps a round; TREC's network has embeddings of 48 and 32 maps."""
 
