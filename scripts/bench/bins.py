@@ -68,11 +68,12 @@ def main(options: Options, found: Found) -> None:
     print("| --- |" + " --- |" * 6)
     for lane in lanes:
         table, bins = (
-            figures_of(make_plan(options, lane, binned=binned), options)
-            for binned in (False, True)
+            figures_of(make_plan(options, lane, binned=binned), options) for binned in (False, True)
         )
         found[lane] = {"cuckoo": table, "bins": bins}
         for name, row in found[lane].items():
             cells = (f"{v:,.2f}" if isinstance(v, float) else f"{v:,}" for v in row.values())
             print(f"| {lane} | {name} | " + " | ".join(cells) + " |")
-        print(f"| {lane} | ratio | " + " | ".join(f"{bins[n] / table[n]:.2f}" for n in table) + " |")
+        print(
+            f"| {lane} | ratio | " + " | ".join(f"{bins[n] / table[n]:.2f}" for n in table) + " |"
+        )

@@ -227,7 +227,9 @@ def beyond() -> list[Cell]:
     ]
 
 
-def bins(datasets: list[str], percents: list[float], seeds: list[int], rounds: Rounds) -> list[Cell]:
+def bins(
+    datasets: list[str], percents: list[float], seeds: list[int], rounds: Rounds
+) -> list[Cell]:
     """The largest of each public bin beside the largest of all, scalars and blocks."""
     return [
         Cell("bins", dataset, percent, seed, rounds or BINS_ROUNDS[dataset],

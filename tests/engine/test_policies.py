@@ -166,8 +166,17 @@ coarse = FixedPoint(ring_bits=32, frac_bits=3, clip=2.0)
 @settings(deadline=None)
 @given(
     st.lists(st.lists(dyadic, min_size=12, max_size=12), min_size=1, max_size=5),
-    st.sampled_from([TopK(3), TopK(0.5), BlockTopK(2, block=2), RandomK(4), Fixed([0, 3, 5]),
-                     BinTop(4), BinTop(5, block=2)]),  # fmt: skip
+    st.sampled_from(
+        [
+            TopK(3),
+            TopK(0.5),
+            BlockTopK(2, block=2),
+            RandomK(4),
+            Fixed([0, 3, 5]),
+            BinTop(4),
+            BinTop(5, block=2),
+        ]
+    ),
     st.sampled_from([WIDE, coarse]),
     st.lists(st.integers(0, 11), max_size=4),
 )

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.support.federation import (
     Wire,
     assert_exact,
-    make_plan,
     make_segment,
     make_servers,
     play_round,
@@ -42,9 +41,7 @@ from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.update import SegmentUpdate, Update
 
 
-def bins_plan(
-    m: int, k: int, tau: int = 1, *, binned: bool = True, **options: object
-) -> Plan:
+def bins_plan(m: int, k: int, tau: int = 1, *, binned: bool = True, **options: object) -> Plan:
     spec = SegmentSpec(
         "rest", "scalars" if tau == 1 else "blocks", (TensorSpec("w", (m * tau,)),), k, tau,
         binned=binned,
@@ -107,7 +104,9 @@ def test_bins_at_the_largest_numbers_stay_within_64_bits() -> None:
         assert places.tolist() == [(bins.scale * int(x) + bins.shift) % m for x in ends]
         assert np.array_equal(bins.positions(places), ends)
         found, within = bins.part(ends)
-        for place, number, offset in zip(ends.tolist(), found.tolist(), within.tolist(), strict=True):
+        for place, number, offset in zip(
+            ends.tolist(), found.tolist(), within.tolist(), strict=True
+        ):
             assert bins.start(number) <= place < bins.start(number + 1)
             assert place == bins.start(number) + offset
 
@@ -161,9 +160,7 @@ def test_a_round_opens_the_sum_of_one_position_a_bin(
 ) -> None:
     plan = bins_plan(m, k, tau, lane=lane, **options)
     assert Plan.from_json(plan.to_json()) == plan
-    ClientPolicy(
-        sealed=False, joint_coin=False, min_clients=1, verified=plan.verified
-    ).check(plan)
+    ClientPolicy(sealed=False, joint_coin=False, min_clients=1, verified=plan.verified).check(plan)
     servers = make_servers(plan)
     weight = 3 if lane == "weight" else 1
     for number in (0, 7):
@@ -234,7 +231,9 @@ def test_messages_have_one_size_whatever_a_client_holds() -> None:
     assert shapes[0] == shapes[1] == shapes[2]
 
 
-@pytest.mark.parametrize(("m", "k", "tau"), [(262_144, 419, 1), (262_144, 2621, 1), (8192, 409, 32)])
+@pytest.mark.parametrize(
+    ("m", "k", "tau"), [(262_144, 419, 1), (262_144, 2621, 1), (8192, 409, 32)]
+)
 def test_bytes_are_those_of_the_estimate_and_leaves_a_third(m: int, k: int, tau: int) -> None:
     plan, table = (bins_plan(m, k, tau, binned=own) for own in (True, False))
     servers = make_servers(plan)

@@ -221,8 +221,9 @@ def _advice(plan: Plan, segment: TreeSegment) -> list[str]:
         blocks = ceil_div(segment.k_max, _BLOCK)
         other = _blocks_upload(plan, segment, blocks)
         if other < _WORTH_IT * min(cost, dense):
+            policy = "BinTop" if segment.binned else "BlockTopK"
             texts.append(
-                f"BlockTopK({blocks}, block={_BLOCK}) would send as many values in {other} bytes "
+                f"{policy}({blocks}, block={_BLOCK}) would send as many values in {other} bytes "
                 f"instead of {cost}"
             )
     if segment.is_dense and cost >= _SMALL and plan.max_epochs == 1:
@@ -246,7 +247,8 @@ def _advice(plan: Plan, segment: TreeSegment) -> list[str]:
 
 def _blocks_upload(plan: Plan, segment: TreeSegment, k_max: int) -> int:
     """Upload of the segment's tensors as blocks of `_BLOCK` values."""
-    spec = SegmentSpec(segment.name, "blocks", segment.tensors, k_max, _BLOCK)
+    binned = segment.binned
+    spec = SegmentSpec(segment.name, "blocks", segment.tensors, k_max, _BLOCK, binned=binned)
     width = (_BLOCK + plan.lane_values) * 8 * plan.ring_bytes(segment)
     trees = [s.check_bytes for s in plan.with_trees]
     checks = (max(trees, default=CHECK_BYTES), 0)

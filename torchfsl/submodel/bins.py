@@ -91,8 +91,9 @@ class PublicBins:
         return slots
 
     def members(self) -> npt.NDArray[np.int64]:
-        """The positions of each bin by place, `int64[B, size]`; of a bin with one less the first
-        once more at the end.
+        """The positions of each bin by place, `int64[B, size]`.
+
+        A bin with one less has its first once more at the end.
         """
         members = np.empty((self.count, self.size), dtype=np.int64)
         starts = np.array([self.start(number) for number in range(self.count + 1)])

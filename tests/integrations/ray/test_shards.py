@@ -66,7 +66,8 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "proven": lambda: dataclasses.replace(mixed_plan(lane="count"), proofs="lanes"),
     "public bins": lambda: make_plan(
         make_segment("weights", "blocks", (90,), tau=2, k_max=7, nu=1, binned=True),
-        max_clients=8, lane="count",
+        max_clients=8,
+        lane="count",
     ),
     "dense": lambda: make_plan(make_segment("bias", "dense", (5,)), max_clients=8),
     "one row": lambda: make_plan(make_segment("one", "scalars", (1,), k_max=1), max_clients=8),

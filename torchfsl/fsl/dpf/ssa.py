@@ -1,9 +1,9 @@
 """Secure submodel aggregation: values into hints at the client, sums over clients at a server.
 
 A server adds every client's output shares in bin layout and gathers once, after the last client:
-out[x] is the sum over x's three bins and the stash, or of its one public bin. Where that takes too much memory, it gathers
-after every window of clients instead. Shares in bin layout never leave a server, since they would
-show where cuckoo hashing placed rows.
+out[x] is the sum over x's three bins and the stash, or that of its one public bin. Where that takes
+too much memory, it gathers after every window of clients instead. Shares in bin layout never leave
+a server, since they would show where cuckoo hashing placed rows.
 """
 
 from __future__ import annotations

@@ -259,9 +259,7 @@ def plan_segment(
     spec = dataclasses.replace(spec, k_max=min(spec.k_max, m))
     bins = {"num_bins": spec.k_max, "theta": ceil_div(m, spec.k_max)}
     layout = bins if spec.binned else {"stash": spec.k_max}
-    base = TreeSegment(
-        m=m, check_bytes=checks[0], tag_bytes=checks[1], **layout, **vars_of(spec)
-    )
+    base = TreeSegment(m=m, check_bytes=checks[0], tag_bytes=checks[1], **layout, **vars_of(spec))
     layouts = [s for s in _layouts(base) if s.nu == 0 or max_epochs == 1]
     return min(layouts, key=lambda s: (tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu))
 
@@ -276,8 +274,8 @@ def _dense(spec: SegmentSpec | TreeSegment, m: int) -> TreeSegment:
 def _layouts(base: TreeSegment) -> list[TreeSegment]:
     """Every layout worth pricing, each with every early termination.
 
-    Public bins as they are; full-domain trees below the cuckoo rule's range; else bins of the largest safe size, and of
-    the powers of two below it, which save a whole tree level.
+    Public bins as they are; full-domain trees below the cuckoo rule's range; else bins of the
+    largest safe size, and of the powers of two below it, which save a whole tree level.
     """
     shapes: list[tuple[int, int, int]] = []
     layout = None if base.binned else choose_layout(base.m, base.k_max)

@@ -57,7 +57,9 @@ class Cut:
         """The places of sub-table i that lie in its bins, those behind the last row left out."""
         segment = self.segment
         if segment.binned:
-            first, last = (b * segment.m // segment.num_bins for b in (self.bins.start, self.bins.stop))
+            first, last = (
+                b * segment.m // segment.num_bins for b in (self.bins.start, self.bins.stop)
+            )
             return range(first, last)
         each = segment.num_bins // NUM_HASHES
         ends = (bin_ - i * each for bin_ in (self.bins.start, self.bins.stop))
