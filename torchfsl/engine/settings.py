@@ -125,8 +125,9 @@ def check_policies(settings: Settings, plan: SubmodelPlan, parts: Collection[str
         if own != (segment.policy, segment.tau, segment.binned):
             raise ParameterError(
                 f"the plan sends segment {segment.name!r} as {segment.policy} of {segment.tau} "
-                f"values{' in public bins' * segment.binned}, this model's policy is {rest!r}: leave "
-                "rest= out, torchfsl.Federated(model, optimizer, plan=plan), to take the plan's"
+                f"values{' in public bins' * segment.binned}, this model's policy is {rest!r}: "
+                "leave rest= out, torchfsl.Federated(model, optimizer, plan=plan), to take the "
+                "plan's"
             )
 
 
