@@ -1,4 +1,4 @@
-"""Public bins beside the cuckoo table: bytes, leaves, and CPU seconds of both in one run.
+"""Public bins against the cuckoo table: bytes, leaves, and CPU seconds of both in one run.
 
     python -m scripts.bench.bins [--positions 262144] [--picks 419] [--block 1] [--clients 20]
 

@@ -291,7 +291,7 @@ def _further(runs: list[Figures]) -> Iterator[Figures]:
     command="bins",
 )
 def _bins(runs: list[Figures]) -> Iterator[Figures]:
-    """Pairs of runs that differ by nothing but the policy, seed by seed."""
+    """Pairs of runs that differ in the policy only, seed by seed."""
     pairs: dict[tuple[Any, ...], dict[int, dict[bool, Figures]]] = {}
     for run in runs:
         cell = run["cell"]

@@ -24,8 +24,8 @@ SHORT_ROUNDS = {"trec": 500, "mnist": 1000, "cifar10": 1000}
 
 
 BINS_ROUNDS = {"trec": 100, "cifar10": 40}
-"""Of the comparison of public bins: as many as an hour of one core has room for. Four clients take
-part, all of them, with two steps a round; TREC's network has embeddings of 48 and 32 maps."""
+"""Of the comparison of public bins: as many as an hour of one core has room for. All four clients
+train in each round, two steps each. TREC's network has embeddings of 48 and 32 maps."""
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -230,7 +230,7 @@ def beyond() -> list[Cell]:
 def bins(
     datasets: list[str], percents: list[float], seeds: list[int], rounds: Rounds
 ) -> list[Cell]:
-    """The largest of each public bin beside the largest of all, scalars and blocks."""
+    """The largest of each public bin and the largest of all, scalars and blocks."""
     return [
         Cell("bins", dataset, percent, seed, rounds or BINS_ROUNDS[dataset],
              block=block, bins=binned, precision=_usual_precision(dataset))

@@ -135,7 +135,7 @@ class BinTop(_Share):
     """Send the largest value, or block, of each public bin.
 
     The positions are parted into as many bins as a client sends, anew each round, by the plan's
-    public seed and the round's number. So a client's choice fits into the trees by itself: one tree
+    public seed and the round's number. So a client's choice always fits into the trees: one tree
     a bin of m / k positions, in place of three and more in a cuckoo table. Two large values in one
     bin wait for each other; error feedback sends the second in a later round, from another bin.
 

@@ -1,6 +1,6 @@
 """Public bins: positions parted anew each round, of which a client sends one a bin.
 
-The parts follow from a public seed and the round's number, so that nobody sends a byte for them.
+The parts follow from a public seed and the round's number, so they cost no byte.
 Position x has the place (a x + b) mod m, a and b of the round, a without a factor in common with m.
 Bin i of B has the places from i m / B up to (i + 1) m / B, both rounded down, hence m / B of them,
 rounded down or up. Two positions share a bin about as often as under a random parting, over rounds,

@@ -197,7 +197,7 @@ class IndexSums(Accumulator):
 
 
 class Slotted:
-    """Where the positions of a segment lie in the layout of its bins, in one round."""
+    """The slots of a segment's positions in the layout of its bins, in one round."""
 
     def __init__(self, plan: Plan, segment: TreeSegment, round_number: int) -> None:
         """Make the permutations of a cuckoo table, or find them made."""

@@ -43,8 +43,8 @@ class TreeSegment(Segment):
     """A segment and the trees over it; a dense one has none and travels as additive shares.
 
     Attributes:
-        num_bins: cuckoo bins B, a multiple of 3; k_max where it is `binned`; 0 for full-domain
-            trees and for `dense`.
+        num_bins: cuckoo bins B, a multiple of 3; 0 for full-domain trees and for `dense`. Public
+            bins are k_max.
         theta: positions a bin, at most.
         nu: early termination, a leaf is a block of 2**nu positions.
         stash: trees over the whole index space (all of them, k_max, for full-domain trees).

@@ -274,7 +274,7 @@ def _dense(spec: SegmentSpec | TreeSegment, m: int) -> TreeSegment:
 def _layouts(base: TreeSegment) -> list[TreeSegment]:
     """Every layout worth pricing, each with every early termination.
 
-    Public bins as they are; full-domain trees below the cuckoo rule's range; else bins of the
+    Public bins as they are. Full-domain trees below the cuckoo rule's range; else bins of the
     largest safe size, and of the powers of two below it, which save a whole tree level.
     """
     shapes: list[tuple[int, int, int]] = []
