@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scripts.attacks.result import AttackResult
-from scripts.parties import zeros
+from scripts.parties import plain_plan, zeros
 from torchfsl import privacy
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.fixed_point import FixedPoint
@@ -95,14 +95,17 @@ FAULTS: Final = {
 def plan_of(epsilon: float, canaries: int = CANARIES) -> Plan:
     """The plan under audit; its canaries together may exceed the bound of one client."""
     segment = TreeSegment("d", "dense", (TensorSpec("d", (canaries,)),), canaries, 1, canaries)
-    plan = Plan(
-        session=bytes(16).hex(), hash_seed=bytes(32).hex(), encoding=FixedPoint(64, 0, 2.0 * BOUND),
-        max_clients=2, min_clients=1, segments=(segment,), l2_bound=BOUND,
-    )  # fmt: skip
+    plan = plain_plan(
+        segment, encoding=FixedPoint(64, 0, 2.0 * BOUND), max_clients=2, l2_bound=BOUND
+    )
     return privacy.calibrate(
-        plan, epsilon=epsilon, delta=DELTA, rounds=ROUNDS, max_participations=REPORTS,
+        plan,
+        epsilon=epsilon,
+        delta=DELTA,
+        rounds=ROUNDS,
+        max_participations=REPORTS,
         min_separation=APART,
-    )  # fmt: skip
+    )
 
 
 def play(epsilon: float, fault: Fault, seed: int, canaries: int = CANARIES) -> Audit:
@@ -212,8 +215,9 @@ def main() -> int:
         for epsilon, audit in found.items():
             print(
                 f"{name:30} {epsilon:6.1f}  {audit.counted:7.2f}  {audit.estimated:8.2f}  "
-                f"{audit.bare:4d}  {audit.equal}", flush=True,
-            )  # fmt: skip
+                f"{audit.bare:4d}  {audit.equal}",
+                flush=True,
+            )
         seen = any(shows(audit, epsilon) for epsilon, audit in found.items())
         wrong += seen == (name == "none")
     return 1 if wrong else 0
