@@ -124,27 +124,6 @@ class Outbox:
         raise NotImplementedError("these clients retrieve nothing")
 
 
-class TimedServer:
-    """A server whose calls' processor time is added up."""
-
-    def __init__(self, server: Server) -> None:
-        self.server, self.seconds = server, 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.server, name)
-        if not callable(method) or name == "model":
-            return method
-
-        def timed(*arguments: Any) -> Any:
-            start = time.process_time()
-            try:
-                return method(*arguments)
-            finally:
-                self.seconds += time.process_time() - start
-
-        return timed
-
-
 class Stopwatch:
     """Seconds by name, of the given clock."""
 
@@ -160,6 +139,25 @@ class Stopwatch:
         finally:
             spent = self.clock() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+
+class TimedServer:
+    """A server whose calls are timed by name, in processor time unless another clock is given."""
+
+    def __init__(self, server: Server, clock: Callable[[], float] = time.process_time) -> None:
+        self.server, self.watch = server, Stopwatch(clock)
+
+    @property
+    def seconds(self) -> float:
+        """Of all calls so far."""
+        return sum(self.watch.seconds.values())
+
+    def __getattr__(self, name: str) -> Any:
+        home = self.server.reports if name == "relay_parts" else self.server
+        method = getattr(home, name)
+        if not callable(method) or name == "model":
+            return method
+        return lambda *given, **options: self.watch.time(name, lambda: method(*given, **options))
 
 
 class TimedServers(InProcess):

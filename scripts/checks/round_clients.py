@@ -80,8 +80,8 @@ def set_up_owner(
 
 
 def take_part(client: Client, round_number: int, update: Update) -> None:
-    """One client's whole round, with retrieval of the segment `rows`."""
-    wanted = {"rows": update["rows"].positions}
+    """One client's whole round, with retrieval."""
+    wanted = {s.name: update[s.name].positions for s in client.plan.retrieving}
     with client.start_round(round_number, indices=wanted) as session:
         session.download()
         session.retrieve()

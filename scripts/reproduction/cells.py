@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scripts.reproduction import paper
+from scripts.reproduction.runs import changed
 from training.config import Config
 from training.presets import PRESETS
-from training.sections import Images, Local, Rest, Sentences
+from training.sections import Local, Rest
 
 PRESET_OF = {"trec": "textcnn", "mnist": "cnn-mnist", "cifar10": "cnn-cifar10"}
 
@@ -101,15 +102,7 @@ class Cell:
         """Settings of the run, aggregated in plaintext."""
         preset = PRESETS[PRESET_OF[self.dataset]]
         images = self.dataset != "trec"
-        if images:
-            local = dataclasses.replace(preset.local, precision=self.precision)
-            if self.reading == "other":
-                local = dataclasses.replace(local, steps=1)
-        else:
-            local = Local(optimizer="adam", lr=1e-3, batch_size=64, epochs=1, steps=2)
-            if self.reading == "other":
-                local = dataclasses.replace(local, epochs=2, steps=0)
-        return dataclasses.replace(
+        return changed(
             preset,
             data=data or preset.data,
             rounds=self.rounds,
@@ -120,18 +113,24 @@ class Cell:
             checkpoint_every=50,
             seed=self.seed,
             threads=self.threads,
-            local=local,
-            images=self._images(preset.images),
-            server=dataclasses.replace(
-                preset.server,
-                lr=self.server_rate,
-                lr_decay=self.server_decay,
-                momentum=self.server_momentum,
-                average=self.average,
-            ),
+            local=self._local(),
+            images={} if self.augment else {"random_crop": False, "flip": False},
+            server={
+                "lr": self.server_rate,
+                "lr_decay": self.server_decay,
+                "momentum": self.server_momentum,
+                "average": self.average,
+            },
             rest=self._rest(),
-            sentences=self._sentences(preset.sentences),
+            sentences=self._sentences(),
         )
+
+    def _local(self) -> Local | dict[str, Any]:
+        is_other = self.reading == "other"
+        if self.dataset != "trec":
+            return {"precision": self.precision} | ({"steps": 1} if is_other else {})
+        epochs, steps = (2, 0) if is_other else (1, 2)
+        return Local(optimizer="adam", lr=1e-3, batch_size=64, epochs=epochs, steps=steps)
 
     def _rest(self) -> Rest:
         if self.table == "table8" or self.percent == 100:
@@ -139,22 +138,16 @@ class Cell:
         policy = "topk" if self.block == 1 else "blocks"
         return Rest(policy, self.percent / 100, self.block, self.feedback)
 
-    def _images(self, usual: Images) -> Images:
-        if self.augment:
-            return usual
-        return dataclasses.replace(usual, random_crop=False, flip=False)
-
-    def _sentences(self, usual: Sentences) -> Sentences:
+    def _sentences(self) -> dict[str, Any]:
         if self.table == "table7":
-            return dataclasses.replace(usual, table="rest")
+            return {"table": "rest"}
         # 0.0125 % of the paper's 8,256 words is one row; our table has slightly more rows.
         rows = 1e-4 if self.percent == 0.0125 else self.percent / 100
-        return dataclasses.replace(usual, rows=rows, error_feedback=self.feedback)
+        return {"rows": rows, "error_feedback": self.feedback}
 
 
 Rounds = int | None
 """Of every run; None for the data set's usual."""
-
 
 SETTINGS = [field.name for field in dataclasses.fields(Cell)[8:]]
 """Fields of a cell that the command line sets."""

@@ -9,14 +9,14 @@ that counts each reply as the bytes Flower would send.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from scripts.program import Found, Options, option, program
 
 try:
     from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -157,19 +157,13 @@ def run(parameters: int, num_clients: int, shares: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Parse the command line, run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--parameters", type=int, default=3_617_023, help="values of the model")
-    parser.add_argument("--clients", type=int, default=10, help="clients in the round")
-    parser.add_argument("--shares", type=int, default=5, help="neighbours of a client, itself too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    options = parser.parse_args()
+@program(
+    option("--parameters", 3_617_023, "values of the model"),
+    option("--clients", 10, "clients in the round"),
+    option("--shares", 5, "neighbours of a client, itself too"),
+)
+def main(options: Options) -> Found:
+    """Run and print."""
     figures = run(options.parameters, options.clients, options.shares)
     print(json.dumps(figures, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    return figures
