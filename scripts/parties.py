@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -17,11 +17,12 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.plain import add_to
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import SegmentSpec
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
-from torchfsl.types import Array
+from torchfsl.types import Array, Whole
 
 WHOLE: Final = FixedPoint(ring_bits=32, frac_bits=0, clip=100.0)
 """The encoding of whole numbers."""
@@ -107,6 +108,15 @@ def spread_update(plan: SubmodelPlan, number: int) -> Update:
         rows = np.sort((np.arange(s.k_max) * (s.m // s.k_max) + number) % s.m).astype(np.int64)
         update[s.name] = SegmentUpdate(rows, np.ones((s.k_max, s.tau), dtype=np.int64))
     return update
+
+
+def plain_sums(plan: SubmodelPlan, updates: Iterable[Update]) -> dict[str, Whole]:
+    """By segment the sums of updates, added in the clear."""
+    sums = {s.name: np.zeros((s.m, s.tau), dtype=np.int64) for s in plan.segments}
+    for update in updates:
+        for segment in plan.segments:
+            add_to(sums[segment.name], update, segment)
+    return sums
 
 
 class Outbox:

@@ -15,7 +15,7 @@ import numpy as np
 
 from scripts.attacks.result import AttackResult, switched
 from scripts.checks.round_clients import take_part
-from scripts.parties import bench_plan, plain_plan, random_update, two_servers
+from scripts.parties import bench_plan, plain_plan, plain_sums, random_update, two_servers
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import Error, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
@@ -233,14 +233,10 @@ def play(way: str, *, min_clients: int, spoiled: Iterable[int], on: bool) -> Ope
 
 def is_sum_of(opened: Opened | None, clients: Iterable[int], plan: Plan) -> bool:
     """Whether the aggregates are exactly those of these clients' updates."""
-    if opened is None:
-        return False
-    rows, bias = np.zeros((_ROWS, _TAU), np.int64), np.zeros((3, 1), np.int64)
-    for client in clients:
-        update = make_update(plan, client)
-        rows[update["rows"].positions] += update["rows"].values
-        bias += update["bias"].values
-    return np.array_equal(opened.sums["rows"], rows) and np.array_equal(opened.sums["bias"], bias)
+    wanted = plain_sums(plan, (make_update(plan, client) for client in clients))
+    return opened is not None and all(
+        np.array_equal(opened.sums[name], total) for name, total in wanted.items()
+    )
 
 
 def spoiled_clients() -> AttackResult:

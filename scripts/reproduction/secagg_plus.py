@@ -60,8 +60,15 @@ class Client:
         return Message(compat.fitres_to_recorddict(result, False), reply_to=message)
 
 
+def _unused(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("only `send_and_receive` and `get_node_ids` are used")
+
+
 class Loop(Grid):
     """A grid that hands every message to its client app at once."""
+
+    create_message = push_messages = pull_messages = _unused
+    run = property(_unused)
 
     def __init__(self, clients: dict[int, Client]) -> None:
         """Clients by node."""
@@ -71,10 +78,7 @@ class Loop(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         """All replies, in order."""
-        replies = []
-        for message in messages:
-            replies.append(self.clients[message.metadata.dst_node_id].answer(message))
-        return replies
+        return [self.clients[one.metadata.dst_node_id].answer(one) for one in messages]
 
     def get_node_ids(self) -> Iterable[int]:
         """All of them."""
@@ -82,23 +86,6 @@ class Loop(Grid):
 
     def set_run(self, run: Any) -> None:
         """There is one run."""
-
-    @property
-    def run(self) -> Any:
-        """There is one run."""
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """The workflow makes its own."""
-        raise NotImplementedError
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Only `send_and_receive` is used."""
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Only `send_and_receive` is used."""
-        raise NotImplementedError
 
 
 class Proxy:
