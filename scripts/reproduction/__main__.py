@@ -7,6 +7,9 @@
 Accuracy runs (table7, table8, beyond) keep what they need to go on in runs/reproduce/: the same
 line again resumes them, and several processes may share one list. --data is a folder with mnist,
 cifar10 and trec in it; without it data sets come from the Hugging Face Hub.
+
+Without --rounds a run has 1,000 of images, 500 of TREC, 300 of din-auc, 100 of liars, 600 of
+recommendation, 60 of sesa and preamble, 30 of systems, 14 of sefl --table 1 and 24 of --figure 4.
 """
 
 from __future__ import annotations
@@ -116,7 +119,7 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
 
 
 def _where() -> dict[str, Any]:
-    """What goes with every run: the folder of unfinished ones, and the command without paths."""
+    """The folder of unfinished runs, and the command without paths."""
     line = " ".join(["scripts/reproduce", *sys.argv[1:]])
     command = re.sub(r"--data \S+", "--data DATA", line)
     command = re.sub(r"--(\w+)-python \S+", r"--\1-python .venv-\1/bin/python", command)
@@ -200,33 +203,27 @@ __doc__ = f"{__doc__}\ntables:\n" + "\n".join(f"  {n:21} {text}" for n, text in 
     option("--data", Path, "folder of the data sets", metavar="DIR"),
     option("--dataset", nargs="+", choices=sorted(cells.PRESET_OF), about="default: trec or all"),
     option("--cell", nargs="+", about="privhfl-..., recommendation, privacy: only these"),
-    option("--percent", float, "only these; default: the paper's", nargs="+"),
+    option("--percent", float, "only these (default: the paper's)", nargs="+"),
     option("--seed", [0, 1, 2]),
-    option(
-        "--rounds",
-        int,
-        "of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of TREC, "
-        "300 of 100 users for din-auc, 100 of liars, 600 for recommendation, 60 of sesa and "
-        "preamble, 30 of systems, 14 of 8 and 24 of 4 clients of sefl",
-    ),
+    option("--rounds", int, "of a run, which goes on where a shorter one ended"),
     option("--full", False, "6,000 rounds of MNIST, 5,000 of CIFAR"),
     option("--fsl-rounds", 5, "rounds that both servers run as well"),
     option("--server-rate", 1.0, "table7: factor of the servers on the mean update"),
-    option("--server-momentum", 0.0, "table7: of the servers' optimizer; the paper has none"),
+    option("--server-momentum", 0.0, "table7: of the servers' optimizer (the paper has none)"),
     option("--server-decay", 1.0, "table7: factor on the servers' rate after every ten rounds"),
     option("--average", 0.0, "table7: weight of the older models in a mean, evaluated as well"),
     option(
         "--precision",
         "bfloat16",
-        "table7 of images: of training; float32 is many times faster on CPUs without bfloat16",
+        "table7 of images: of training (float32 is faster on CPUs without bfloat16)",
         choices=("bfloat16", "float32"),
     ),
     option("--no-augmentation", False, "table7 of cifar10: train on central crops"),
     option(
         "--held-out", False, "table7: evaluate a tenth of the training data, to choose settings"
     ),
-    option("--threads", 1, "table7: of one run; sums may differ by them"),
-    option("--workers", 1, "tables 7 and 8, beyond: processes of clients; the model is the same"),
+    option("--threads", 1, "table7: of one run (sums may differ by them)"),
+    option("--workers", 1, "tables 7 and 8, beyond: processes of clients (the model is the same)"),
     option("--table", about="sefl: perplexity by dropouts, or costs", choices=_SEFL, dest="part"),
     option("--figure", about="sefl: perplexity by block size", choices=["4"]),
     option("--block", list(sefl.BLOCKS), "sizes of sefl --figure 4, 1 always", choices=sefl.BLOCKS),

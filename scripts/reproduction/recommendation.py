@@ -108,7 +108,7 @@ def run_cell(
         table: of results.
         about: goes into the result: the name of the cell, and more.
         config: settings of the run.
-        fsl_rounds: that run through both servers, too.
+        fsl_rounds: rounds that both servers run as well.
         runs: what unfinished runs need is kept there.
         command: goes into the result.
     """
