@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from scripts.attacks.result import AttackResult
 from scripts.parties import plain_plan, zeros
+from scripts.program import Found, Options, program
 from torchfsl import privacy
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.fixed_point import FixedPoint
@@ -184,7 +184,7 @@ def judge(inside: Float, outside: Float, bare: int) -> Audit:
         for x in (inside, outside)
     )
     estimated = float(accounting.get_epsilon_gaussian(both / apart, DELTA))
-    return Audit(counted, estimated, bare, equal)
+    return Audit(counted, estimated, bare, bool(equal))
 
 
 def shows(audit: Audit, epsilon: float) -> bool:
@@ -206,8 +206,10 @@ def canary_audit() -> AttackResult:
     )
 
 
-def main() -> int:
-    """Every fault at epsilon 2 and 8; 1 if one stays unseen, or the honest server is accused."""
+@program()
+def main(options: Options) -> Found:
+    """Every fault at epsilon 2 and 8; fails if one stays unseen, or accuses the honest server."""
+    audits: Found = {}
     wrong = 0
     print("fault                          stated  counted  estimate  bare  equal Gaussians")
     for name, fault in FAULTS.items():
@@ -218,10 +220,7 @@ def main() -> int:
                 f"{audit.bare:4d}  {audit.equal}",
                 flush=True,
             )
+            audits[f"{name}, {epsilon:g}"] = dataclasses.asdict(audit)
         seen = any(shows(audit, epsilon) for epsilon, audit in found.items())
         wrong += seen == (name == "none")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return audits | {"ok": not wrong}
