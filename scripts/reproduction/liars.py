@@ -21,14 +21,7 @@ from unittest import mock
 
 import numpy as np
 
-from scripts.reproduction.runs import (
-    Progress,
-    changed,
-    data_folder,
-    records,
-    run_or_read,
-    summarised,
-)
+from scripts.reproduction import runs as kept
 from torchfsl.fsl.client import proof, report
 from torchfsl.fsl.client.trees import ClientTrees
 from torchfsl.fsl.dpf import trees as dpf
@@ -57,7 +50,7 @@ FIRST: Final = 5
 
 def liars(data: Path | None, runs: Path, rounds: int, seed: int) -> dict[str, Any]:
     """All runs: AUC of each, and how many lies were added up."""
-    base = config_of(str(data_folder(data, "liars", "amazon-beauty")), rounds, seed)
+    base = config_of(str(kept.data_folder(data, "liars", "amazon-beauty")), rounds, seed)
     folder = runs / "liars" / f"seed{seed}"
     plain = dataclasses.replace(base, aggregation="plain")
     honest = _run(plain, folder / "honest", 1)
@@ -99,7 +92,7 @@ def liars(data: Path | None, runs: Path, rounds: int, seed: int) -> dict[str, An
 
 def config_of(data: str, rounds: int, seed: int) -> Config:
     """`din-small` with a norm that clients keep, gradients of a round's clients taken together."""
-    return changed(
+    return kept.changed(
         PRESETS["din-small"],
         data=data,
         rounds=rounds,
@@ -114,7 +107,7 @@ def config_of(data: str, rounds: int, seed: int) -> Config:
 
 
 def _with(config: Config, proofs: Any) -> Config:
-    return changed(config, aggregation="fsl", fsl={"proofs": proofs})
+    return kept.changed(config, aggregation="fsl", fsl={"proofs": proofs})
 
 
 def _run(config: Config, folder: Path, factor: int) -> dict[str, Any]:
@@ -123,8 +116,10 @@ def _run(config: Config, folder: Path, factor: int) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     notes = folder / "lies.jsonl"
     with lying(config, factor, notes) if factor != 1 else contextlib.nullcontext():
-        summary = run_or_read(config, folder / "run", Progress("auc"))
-    curve = [(r["round"], r["auc"], r["mean_auc"]) for r in records(folder / "run") if "auc" in r]
+        summary = kept.run_or_read(config, folder / "run", kept.Progress("auc"))
+    curve = [
+        (r["round"], r["auc"], r["mean_auc"]) for r in kept.records(folder / "run") if "auc" in r
+    ]
     by_round = {}
     for line in notes.read_text().splitlines() if notes.exists() else ():
         note = json.loads(line)
@@ -137,7 +132,7 @@ def _run(config: Config, folder: Path, factor: int) -> dict[str, Any]:
         "lies": sum(note["lies"] for note in by_round.values()),
         "lies_added": sum(note["added"] for note in by_round.values()),
         "popularity_auc": summary["baselines"]["popularity_auc"],
-        **summarised(summary, *names),
+        **kept.summarised(summary, *names),
     }
 
 

@@ -8,12 +8,12 @@ end with an equal model. Cohorts take all users in one order, which keeps the li
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.reproduction.recommendation import run_cell
-from scripts.reproduction.runs import changed, data_folder
+from scripts.reproduction.recommendation import run
+from scripts.reproduction.results import read_results, write_result
+from scripts.reproduction.runs import data_folder
 from training.config import Config
 from training.presets import PRESETS
 
@@ -32,7 +32,13 @@ SERVERS: Final = "servers-"
 
 
 def run_privacy(
-    names: list[str], seeds: list[int], *, data: Path | None, rounds: int | None, **where: Any
+    names: list[str],
+    seeds: list[int],
+    *,
+    data: Path | None,
+    runs: Path,
+    rounds: int | None,
+    command: str,
 ) -> None:
     """Run what has no result yet, all cells of a seed before the next seed.
 
@@ -40,18 +46,26 @@ def run_privacy(
         names: cells.
         seeds: a run for each.
         data: folder of the data sets.
+        runs: what unfinished runs need is kept there.
         rounds: of a run; None for the preset's.
-        where: see `recommendation.run_cell`.
+        command: goes into the result.
 
     Raises:
         SystemExit: no data, or an unknown cell.
     """
     folder = data_folder(data, "privacy", "amazon-beauty")
-    for seed, name in itertools.product(seeds, names):
+    for name, seed in ((name, seed) for seed in seeds for name in names):
         config = config_of(name, folder, seed, rounds)
+        label = f"{name}-{config.rounds}-seed{seed}"
+        if label in read_results("privacy"):
+            print(f"{label}: is here; remove its result to run it again", flush=True)
+            continue
+        print(label, flush=True)
         through = config.rounds if name.startswith(SERVERS) else 0
-        about = {"cell": name, "privacy": dataclasses.asdict(config.privacy)}
-        run_cell("privacy", about, config, through, **where)
+        result = run(config, runs / "privacy" / label, through)
+        asked = dataclasses.asdict(config.privacy)
+        found = {"cell": name, "privacy": asked, **result, "command": command}
+        write_result("privacy", label, found)
 
 
 def config_of(name: str, data: Path, seed: int, rounds: int | None) -> Config:
@@ -60,7 +74,7 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> Config:
         raise SystemExit(f"--cell {name}: give one of {', '.join(CELLS)}, or {SERVERS}CELL")
     cohort, rate, changes = CELLS[name.removeprefix(SERVERS)]
     base = PRESETS["din-dp"]
-    return changed(
+    return dataclasses.replace(
         base,
         data=str(data),
         rounds=rounds or base.rounds,
@@ -69,8 +83,8 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> Config:
         aggregation="plain",
         eval_every=30,
         threads=1,
-        local={"together": True},
-        server={"lr": rate},
-        privacy=changes,
-        recommendation={"ranked_users": 0},
+        local=dataclasses.replace(base.local, together=True),
+        server=dataclasses.replace(base.server, lr=rate),
+        privacy=dataclasses.replace(base.privacy, **changes),
+        recommendation=dataclasses.replace(base.recommendation, ranked_users=0),
     )
