@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.support.client_core import REPORT, Core, CoreClient
-from tests.support.federation import (
-    CLIENT_KINDS,
-    Wire,
-    make_servers,
-    mixed_plan,
-    random_update,
-    wanted_rows,
-)
+from tests.support.federation import open_wire, random_update, wanted_rows
 from torchfsl.crypto import entropy
 from torchfsl.fsl.client import round as client_round
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.round import begin_round
-from torchfsl.submodel.update import Update
+from torchfsl.submodel.update import SegmentUpdate, Update
+
+VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 
 
 class Tape:
@@ -45,28 +41,53 @@ def on_tape(monkeypatch: pytest.MonkeyPatch, seed: int) -> Tape:
     return tape
 
 
+def small_update(plan: Plan, rng: np.random.Generator) -> Update:
+    """A random update within the plan's bounds."""
+    update = random_update(plan, rng)
+    if plan.l2_bound:
+        update = {
+            name: SegmentUpdate(part.indices, part.values % 9 - 4) for name, part in update.items()
+        }
+    return update
+
+
 def compare(
     core: Core, plan: Plan, update: Update, client: int, weight: int = 1, seed: int = 0
 ) -> None:
-    """A whole round of both, message by message."""
+    """A whole round of both, message by message, and what each reads of the model."""
+    wanted, seen = wanted_rows(plan, update), []
+    wires = [open_wire(plan)[1] for _ in range(2)]
     with pytest.MonkeyPatch.context() as patch:
-        wires = []
         tape = on_tape(patch, seed)
-        for own in (None, tape.data):
-            servers = make_servers(plan)
-            begin_round(servers, 1)
-            wires.append(wire := Wire(servers))
-            wanted = wanted_rows(plan, update)
-            if own is None:
-                theirs = Client(plan, wire, client_id=client).start_round(1, indices=wanted)
-            else:
-                ours = CoreClient(core, plan, wire, client, own).start_round(1, indices=wanted)
-        del theirs
-        assert ours.submit(update) == REPORT
-        assert wires
+        theirs = Client(plan, wires[0], client_id=client).start_round(1, indices=wanted)
+        seen.append((theirs.download(), theirs.retrieve() if plan.retrieving else {}))
+        theirs.submit(update, weight=weight)
+    ours = CoreClient(core, plan, wires[1], client, tape.data).start_round(1, indices=wanted)
+    seen.append((ours.download(), ours.retrieve()))
+    assert ours.submit(update, weight=weight) == REPORT
+    for one, two in zip(wires[0].events, wires[1].events, strict=True):
+        assert (one.party, one.kind, one.is_reply) == (two.party, two.kind, two.is_reply)
+        assert one.data == two.data, one.kind.name
+    (clear, rows), (clear_two, rows_two) = seen
+    assert clear.keys() == clear_two.keys()
+    assert rows.keys() == rows_two.keys()
+    for name, values in clear.items():
+        assert np.array_equal(values, clear_two[name])
+    for name, (ids, values) in rows.items():
+        assert np.array_equal(ids, rows_two[name][0])
+        assert np.array_equal(values, rows_two[name][1])
 
 
-def test_it(core: Core) -> None:
-    plan = mixed_plan()
-    update = random_update(plan, np.random.default_rng(1))
-    compare(core, plan, update, 4)
+def cases() -> list[str]:
+    """The plans of the vectors that a core without sessions takes."""
+    found = json.loads((VECTORS / "plans.json").read_text())["cases"]
+    return [case["text"] for case in found if '"max_epochs":1,' in case["text"]]
+
+
+@pytest.mark.parametrize("text", cases(), ids=range(len(cases())))
+@pytest.mark.parametrize("client", [4, 7])
+def test_every_message_of_the_vectors_plans_is_equal(core: Core, text: str, client: int) -> None:
+    plan = Plan.from_json(text)
+    for seed in range(3):
+        update = small_update(plan, np.random.default_rng(seed))
+        compare(core, plan, update, client, weight=min(plan.max_weight, 1 + seed), seed=seed)

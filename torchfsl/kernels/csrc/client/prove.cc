@@ -177,7 +177,8 @@ Vector<i64> leaf_lifts(const Key& key, const Bytes& states, const u8* hints, std
       std::memcpy(&word, own.data() + tree * payload + i * width, width);
       std::memcpy(&hint, hints + tree * stride + i * width, width);
       word += hint & chosen;
-      out[tree * count + i] = lifted(reinterpret_cast<const u8*>(&word), width, party);
+      const i64 whole = load_signed(reinterpret_cast<const u8*>(&word), width);
+      out[tree * count + i] = party ? -whole : whole;  // its share is the negative
     }
   }
   return out;
