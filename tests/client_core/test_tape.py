@@ -8,13 +8,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.client_core import REPORT, Core, CoreClient
-from tests.support.federation import open_wire, random_update, wanted_rows
-from torchfsl.crypto import entropy
+from tests.client_core.plans import KEYS, plans
+from tests.support.federation import Wire, make_state, random_update, wanted_rows
+from tests.support.reference import hpke as reference
+from torchfsl.crypto import entropy, hpke
 from torchfsl.fsl.client import round as client_round
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
@@ -38,6 +45,7 @@ def on_tape(monkeypatch: pytest.MonkeyPatch, seed: int) -> Tape:
     tape = Tape(seed)
     monkeypatch.setattr(entropy, "os", SimpleNamespace(urandom=tape.urandom))
     monkeypatch.setattr(client_round, "random_bytes", lambda size: bytes(size))
+    monkeypatch.setattr(hpke, "seal", lambda *given: reference.seal(tape.urandom(32), *given))
     return tape
 
 
@@ -51,12 +59,21 @@ def small_update(plan: Plan, rng: np.random.Generator) -> Update:
     return update
 
 
+def open_wire(plan: Plan) -> Wire:
+    """Servers with an open round 1, whose keys are those of the plan."""
+    state = make_state(plan)
+    keys = KEYS if plan.server_keys else (None, None)
+    one, two = (Server(p, plan=plan, model=ServerModel(state), key=keys[p]) for p in (0, 1))
+    begin_round((one, two), 1)
+    return Wire((one, two))
+
+
 def compare(
     core: Core, plan: Plan, update: Update, client: int, weight: int = 1, seed: int = 0
 ) -> None:
     """A whole round of both, message by message, and what each reads of the model."""
     wanted, seen = wanted_rows(plan, update), []
-    wires = [open_wire(plan)[1] for _ in range(2)]
+    wires = [open_wire(plan) for _ in range(2)]
     with pytest.MonkeyPatch.context() as patch:
         tape = on_tape(patch, seed)
         theirs = Client(plan, wires[0], client_id=client).start_round(1, indices=wanted)
@@ -91,3 +108,13 @@ def test_every_message_of_the_vectors_plans_is_equal(core: Core, text: str, clie
     for seed in range(3):
         update = small_update(plan, np.random.default_rng(seed))
         compare(core, plan, update, client, weight=min(plan.max_weight, 1 + seed), seed=seed)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(plan=plans(), seed=st.integers(0, 2**32 - 1), client=st.integers(0, 2**64 - 1))
+def test_every_message_of_drawn_plans_is_equal(
+    core: Core, plan: Plan, seed: int, client: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    weight = int(rng.integers(1, plan.max_weight, endpoint=True))
+    compare(core, plan, small_update(plan, rng), client, weight, seed)
