@@ -17,4 +17,4 @@ def core() -> Core:
         pytest.skip("cmake is not installed: apt-get install cmake")
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
         pytest.skip("there is no C++ compiler: apt-get install g++")
-    return Core(build("tape", "-DTORCHFSL_CLIENT_TAPE=ON") / "libtorchfsl_client.so")
+    return Core(build("torchfsl_client_tape") / "libtorchfsl_client_tape.so")

@@ -113,7 +113,7 @@ _STATUS = ("tfsl_plan_open", "tfsl_plan_info", "tfsl_plan_segment", "tfsl_plan_t
            "tfsl_last_message")  # fmt: skip
 
 
-def build(name: str = "tape", *settings: str, target: str = "torchfsl_client") -> Path:
+def build(target: str, *settings: str, name: str = "plain") -> Path:
     """The folder of a build, done only where something has changed; one process at a time."""
     folder = ROOT / "build" / "client_core" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,8 @@ def build(name: str = "tape", *settings: str, target: str = "torchfsl_client") -
     installed = [str(core) for core in cores[-1:] if core.stat().st_mtime > newest]
     command = [
         "cmake", "-S", SOURCES, "-B", folder, "-DTORCHFSL_BINDING=OFF", "-DTORCHFSL_CLIENT=ON",
-        "-DCMAKE_BUILD_TYPE=None", f"-DTORCHFSL_CORE={''.join(installed)}", *settings,
+        "-DTORCHFSL_CLIENT_TESTS=ON", "-DCMAKE_BUILD_TYPE=None",
+        f"-DTORCHFSL_CORE={''.join(installed)}", *settings,
     ]  # fmt: skip
     if shutil.which("ccache"):
         command.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
