@@ -146,7 +146,9 @@ VALUES = st.one_of(
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
-@given(text=st.sampled_from(cases()) | plans().map(Plan.to_json), changes=st.lists(VALUES, max_size=2))
+@given(
+    text=st.sampled_from(cases()) | plans().map(Plan.to_json), changes=st.lists(VALUES, max_size=2)
+)
 @example(text=mixed_plan().to_json(), changes=[("encoding.clip", 2**-44)])
 def test_changed_plans_are_refused_where_python_refuses_them(
     core: Core, text: str, changes: list[tuple[str, Any]]

@@ -309,9 +309,7 @@ def test_the_answer_of_the_other_server_ends_in_silence(core: Core) -> None:
     ],
 )
 def test_one_flipped_bit_ends_in_silence(core: Core, kind: Kind, place: int, code: str) -> None:
-    withdrawn(
-        core, MIXED, lambda e: flipped(place)(e.data) if e.kind == kind else e.data, code
-    )
+    withdrawn(core, MIXED, lambda e: flipped(place)(e.data) if e.kind == kind else e.data, code)
 
 
 @pytest.mark.parametrize(("place", "code"), [(0, "tag-mismatch"), (-1, "models-differ")])

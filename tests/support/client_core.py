@@ -229,7 +229,10 @@ class CoreRound:
         names = [segment.name for segment in plan.segments]
         kept = [(name, np.ascontiguousarray(ids, dtype=np.int64)) for name, ids in wanted.items()]
         rows = (_Rows * max(1, len(kept)))(
-            *(_Rows(names.index(n) if n in names else 999, 0, i.ctypes.data, len(i)) for n, i in kept)
+            *(
+                _Rows(names.index(n) if n in names else 999, 0, i.ctypes.data, len(i))
+                for n, i in kept
+            )
         )
         self.handle = ctypes.c_void_p()
         arguments = (handle.handle, client, number, rows, len(kept))

@@ -46,7 +46,8 @@ Vector<double> reals_of(const tfsl_part& part, std::size_t count) {
 }
 
 // FixedPoint.quantise.
-void quantise(const Encoding& e, const Vector<double>& reals, const Key* rounding, Vector<i64>& out) {
+void quantise(const Encoding& e, const Vector<double>& reals, const Key* rounding,
+              Vector<i64>& out) {
   const double scale = std::ldexp(1.0, static_cast<int>(e.frac_bits));
   const Bytes coins = rounding ? stream(*rounding, 4 * reals.size()) : Bytes();
   out.resize(reals.size());
@@ -73,8 +74,8 @@ double norm_of(const double* values, std::size_t count) {
 // norm_bound.target_norm.
 double target_norm(u64 bound, u128 num_values) {
   const double count = static_cast<double>(num_values);
-  const double room = static_cast<double>(bound) * static_cast<double>(bound) - count / 4 -
-                      std::sqrt(count) / 2;
+  const double room =
+      static_cast<double>(bound) * static_cast<double>(bound) - count / 4 - std::sqrt(count) / 2;
   return (std::sqrt(1 + 4 * std::max(room, 0.0)) - 1) / 2;
 }
 
@@ -182,7 +183,8 @@ void scale_to(Reals& reals, std::size_t first, std::size_t last, double target) 
 }
 
 // norm_bound.round_within: integers near the values whose exact norm is within the bound.
-void round_within(const Plan& plan, Reals reals, const Rounding& rounding, std::vector<Part>& parts) {
+void round_within(const Plan& plan, Reals reals, const Rounding& rounding,
+                  std::vector<Part>& parts) {
   constexpr u32 kTries = 32;
   const int bits = static_cast<int>(plan.encoding.frac_bits);
   for (std::size_t i = 0; i < reals.size(); ++i) {
@@ -244,9 +246,8 @@ std::vector<Vector<i64>> checked_rows(const Plan& plan, const tfsl_rows* wanted,
   std::vector<Vector<i64>> rows;
   for (const Segment* s : plan.early) {
     const u32 index = static_cast<u32>(s - plan.segments.data());
-    const tfsl_rows* found = std::find_if(wanted, wanted + num, [&](const tfsl_rows& given) {
-      return given.segment == index;
-    });
+    const tfsl_rows* found = std::find_if(
+        wanted, wanted + num, [&](const tfsl_rows& given) { return given.segment == index; });
     if (found == wanted + num) refuse("segments-differ", of(*s) + "its rows are missing");
     rows.push_back(checked_ids(*s, found->ids, found->num));
   }
@@ -349,16 +350,19 @@ bool widen(View sent, u32 download, u32 dtype, Bytes& out) {
       float value = static_cast<float>(digits) * 0x1p-24f;  // below the smallest normal number
       u32 bits = download == 2 ? half << 16 : sign | (exponent + 112) << 23 | digits << 13;
       if (download == 1 && exponent == 31) bits = sign | 0x7f800000 | digits << 13;
-      if (download == 2 || exponent) std::memcpy(&value, &bits, 4);
-      else if (sign) value = -value;
+      if (download == 2 || exponent)
+        std::memcpy(&value, &bits, 4);
+      else if (sign)
+        value = -value;
       const double wide = value;
-      std::memcpy(out.data() + i * size, dtype == TFSL_FLOAT64 ? static_cast<const void*>(&wide)
-                                                               : &value, size);
+      std::memcpy(out.data() + i * size,
+                  dtype == TFSL_FLOAT64 ? static_cast<const void*>(&wide) : &value, size);
     }
   }
   const std::size_t size = std::size_t{2} << dtype;
-  const u64 mask = dtype == TFSL_FLOAT16 ? 0x7c00 : dtype == TFSL_FLOAT32 ? 0x7f800000
-                                                                          : 0x7ff0000000000000;
+  const u64 mask = dtype == TFSL_FLOAT16   ? 0x7c00
+                   : dtype == TFSL_FLOAT32 ? 0x7f800000
+                                           : 0x7ff0000000000000;
   bool finite = true;
   for (std::size_t at = 0; at + size <= out.size(); at += size) {
     u64 bits = 0;

@@ -38,7 +38,8 @@ inline i64 load_signed(const u8* from, unsigned width) {  // up to 8 bytes
 // values -= others, value by value.
 void subtract_ring(u8* values, const u8* others, std::size_t count, unsigned width);
 
-// --- what servers send, little-endian, in the tensor's own dtype: false if a value is not finite ---
+// --- what servers send, little-endian, in the tensor's own dtype: false if a value is not finite
+// ---
 bool widen(View sent, u32 download, u32 dtype, Bytes& out);
 
 }  // namespace fsl::client

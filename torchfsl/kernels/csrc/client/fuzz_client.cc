@@ -3,8 +3,8 @@
 //     fuzz_client PLANS COUNT [SEED]     so many inputs, each a plan's text or a script of calls
 //     fuzz_client PLANS allocations      a round of each plan, with every allocation failing once
 //
-// PLANS has the text of one plan a line. Built with -DTORCHFSL_FUZZ=ON by Clang, the same inputs come
-// from libFuzzer, and PLANS from the variable TORCHFSL_FUZZ_PLANS.
+// PLANS has the text of one plan a line. Built with -DTORCHFSL_FUZZ=ON by Clang, the same inputs
+// come from libFuzzer, and PLANS from the variable TORCHFSL_FUZZ_PLANS.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -149,8 +149,8 @@ Rows made_rows(const Plan& plan, Input& input, bool honest) {
     const std::size_t count = s.dense() ? s.m : ids.size();
     out.values.emplace_back(count * s.tau, honest ? 1e-4 : input.byte() * 1e-3);
     if (s.retrieve) out.wanted.push_back({i, 0, ids.data(), ids.size()});
-    out.parts.push_back({i, TFSL_FLOAT64, s.dense() ? nullptr : ids.data(), count,
-                         out.values.back().data()});
+    out.parts.push_back(
+        {i, TFSL_FLOAT64, s.dense() ? nullptr : ids.data(), count, out.values.back().data()});
   }
   if (!honest && input.byte() % 16 == 0) out.parts[input.below(out.parts.size())].segment = 7;
   if (!honest && input.byte() % 32 == 0 && !out.wanted.empty()) out.wanted.pop_back();
@@ -263,13 +263,12 @@ bool run_round(const std::string& text, bool failing, long number) {
     expect(status == TFSL_OK || (failing && status == TFSL_MEMORY), "another status than MEMORY");
     return status != TFSL_OK;
   };
-  bool whole = !failed(calling([&] {
-    return tfsl_plan_open(view_of(text).data(), text.size(), &plan, nullptr, 0);
-  }));
+  bool whole = !failed(calling(
+      [&] { return tfsl_plan_open(view_of(text).data(), text.size(), &plan, nullptr, 0); }));
   whole = whole && !failed(calling([&] {
-    return tfsl_test_round_begin(plan, 3, 9, rows.wanted.data(), rows.wanted.size(), tape.data(),
-                                 tape.size(), &round);
-  }));
+            return tfsl_test_round_begin(plan, 3, 9, rows.wanted.data(), rows.wanted.size(),
+                                         tape.data(), tape.size(), &round);
+          }));
   bool done = false;
   for (int steps = 0; whole && !done && steps < 20; ++steps) {
     tfsl_step step;
@@ -280,9 +279,8 @@ bool run_round(const std::string& text, bool failing, long number) {
     whole = !failed(calling([&] {
       return step.kind == TFSL_TRAIN
                  ? tfsl_round_submit(round, rows.parts.data(), rows.parts.size(), 1)
-                 : step.kind == TFSL_DONE
-                       ? (done = true, TFSL_OK)
-                       : tfsl_round_give(round, answer.data(), answer.size());
+             : step.kind == TFSL_DONE ? (done = true, TFSL_OK)
+                                      : tfsl_round_give(round, answer.data(), answer.size());
     }));
   }
   expect(whole == done, "a round does not end");
@@ -300,7 +298,8 @@ bool run_round(const std::string& text, bool failing, long number) {
 int fail_allocations() {
   for (const std::string& text : plans) {
     const std::unique_ptr<Plan> plan = read_plan(view_of(text));
-    if (plan->sealed || (!plan->early.empty() && plan->verified())) continue;  // no tags are made here
+    if (plan->sealed || (!plan->early.empty() && plan->verified()))
+      continue;  // no tags are made here
     expect(run_round(text, false, 0), "a round fails");
     long number = 0;
     while (!run_round(text, true, number)) ++number;
@@ -352,8 +351,10 @@ int main(int count, char** arguments) {
         const std::size_t at = random(text.size());
         const std::string other = plans[random(plans.size())];
         const std::size_t from = random(other.size()), size = random(12);
-        if (random(2)) text.replace(at, 1, 1, "0123456789\"{}[],:-.eau"[random(22)]);
-        else text.replace(at, random(12), other, from, size);
+        if (random(2))
+          text.replace(at, 1, 1, "0123456789\"{}[],:-.eau"[random(22)]);
+        else
+          text.replace(at, random(12), other, from, size);
       }
       input.insert(input.end(), text.begin(), text.end());
     } else {

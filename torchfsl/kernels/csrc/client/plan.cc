@@ -216,7 +216,8 @@ void check_cohort(const Plan& plan) {
          "max_weight does not fit the lane");
   expect(1 <= plan.min_contributors && plan.min_contributors <= plan.max_clients,
          "min_contributors");
-  expect(plan.min_contributors == 1 || plan.lane == TFSL_LANE_COUNT, "min_contributors needs counts");
+  expect(plan.min_contributors == 1 || plan.lane == TFSL_LANE_COUNT,
+         "min_contributors needs counts");
   const bool limits = plan.max_participations || plan.min_separation != 1;
   expect(!limits || (plan.l2_bound && plan.noise_sigma), "participation limits need noise");
   expect(plan.clip == TFSL_CLIP_WHOLE || plan.l2_bound, "clip needs l2_bound");
@@ -228,8 +229,9 @@ void check_cohort(const Plan& plan) {
 void check_noise(const Plan& plan) {
   u128 values = 0;
   for (const Segment& s : plan.segments) values += u128{s.k_max} * s.tau;
-  expect(plan.l2_bound <= kMaxBound && plan.noise_sigma <= kMaxSigma && plan.lane_sigma <= kMaxSigma,
-         "l2_bound, noise_sigma or lane_sigma is out of range");
+  expect(
+      plan.l2_bound <= kMaxBound && plan.noise_sigma <= kMaxSigma && plan.lane_sigma <= kMaxSigma,
+      "l2_bound, noise_sigma or lane_sigma is out of range");
   expect(!plan.l2_bound || u128{plan.l2_bound} * plan.l2_bound >= values, "l2_bound is too small");
   expect(!plan.noise_sigma || plan.l2_bound, "noise needs l2_bound");
   expect((plan.lane_sigma > 0) == (plan.noise_sigma > 0 && plan.lane != TFSL_LANE_NONE),
@@ -239,8 +241,9 @@ void check_noise(const Plan& plan) {
   };
   const auto room = [&](const Encoding& e) {
     const u128 capacity = e.capacity(), cohort = u128{plan.max_clients} * plan.max_weight;
-    expect(cohort <= capacity && cohort * static_cast<u64>(e.q_max) + tail(plan.noise_sigma) <=
-                                     capacity && cohort + tail(plan.lane_sigma) <= capacity,
+    expect(cohort <= capacity &&
+               cohort * static_cast<u64>(e.q_max) + tail(plan.noise_sigma) <= capacity &&
+               cohort + tail(plan.lane_sigma) <= capacity,
            "a sum could leave its ring");
   };
   for (const Segment& s : plan.segments) room(s.encoding);
@@ -274,8 +277,8 @@ void check_sizes(const Plan& plan) {
       }
     }
     if (s.retrieve) {
-      answers += u128{s.num_trees()} * (u128{s.row_bytes()} << s.nu) +
-                 u128{s.num_trees()} * s.tag_bytes;
+      answers +=
+          u128{s.num_trees()} * (u128{s.row_bytes()} << s.nu) + u128{s.num_trees()} * s.tag_bytes;
     } else {
       for (const Tensor& t : s.tensors) clear += u128{t.numel} * s.item_bytes(t);
     }
@@ -286,8 +289,8 @@ void check_sizes(const Plan& plan) {
     proof = u128{plan.statement->public_bytes()} + plan.statement->private_bytes();
     verdict = plan.statement->verdict_bytes();
   }
-  const u128 largest = std::max({masked + trees + proof, masked + sums, answers, clear,
-                                 plan.max_clients * verdict});
+  const u128 largest =
+      std::max({masked + trees + proof, masked + sums, answers, clear, plan.max_clients * verdict});
   expect(largest + 1024 <= kMaxMessage, "one of its messages is too large");
   if (permuted > kMaxPermuted) {
     fail(TFSL_UNSUPPORTED, "unsupported-plan",
@@ -386,11 +389,17 @@ void invalid(const std::string& why) {
 }
 
 u64 root_of(u128 number) {
-  u64 root = 0;
-  for (int bit = 63; bit >= 0; --bit) {
-    const u64 larger = root | (u64{1} << bit);
-    if (u128{larger} * larger <= number) root = larger;
+  if (number >> 64) {
+    u64 root = 0;
+    for (int bit = 63; bit >= 0; --bit) {
+      const u64 larger = root | (u64{1} << bit);
+      if (u128{larger} * larger <= number) root = larger;
+    }
+    return root;
   }
+  u64 root = static_cast<u64>(std::sqrt(static_cast<double>(static_cast<u64>(number))));
+  while (u128{root} * root > number) --root;
+  while (u128{root + 1} * (root + 1) <= number) ++root;
   return root;
 }
 

@@ -12,7 +12,12 @@ namespace fsl::client {
 
 inline constexpr std::size_t kHeaderBytes = 64, kCheckBytes = 32;
 enum Kind : u8 {
-  kTrees = 1, kTreesCommit = 2, kAnswer = 4, kReport = 5, kReportCommit = 6, kModel = 8,
+  kTrees = 1,
+  kTreesCommit = 2,
+  kAnswer = 4,
+  kReport = 5,
+  kReportCommit = 6,
+  kModel = 8,
   kModelDigest = 9,
 };
 
@@ -96,12 +101,8 @@ struct Plan {
   u64 hint_bytes(const Segment& segment) const {
     return segment.num_trees() * (leaf_values(segment) * segment.width() << segment.nu);
   }
-  u64 dense_values(const Segment& segment) const {
-    return segment.m + (lane == TFSL_LANE_WEIGHT);
-  }
-  u64 dense_bytes(const Segment& segment) const {
-    return dense_values(segment) * segment.width();
-  }
+  u64 dense_values(const Segment& segment) const { return segment.m + (lane == TFSL_LANE_WEIGHT); }
+  u64 dense_bytes(const Segment& segment) const { return dense_values(segment) * segment.width(); }
   u64 public_bytes() const;  // of a report
   u64 masked_bytes() const;
   u64 clear_bytes() const;

@@ -103,7 +103,8 @@ void prove_squares(const Statement& st, const Vector<i64>& vector, const Vector<
   std::copy(seeds.begin(), seeds.end(), points.begin());
   for (const ProofGroup& group : st.groups) {
     const u64 first = (1 + group.first_call) * arity;
-    for (u64 i = 0; i < group.size; ++i) put(points, first + i, element_of(vector[group.start + i]));
+    for (u64 i = 0; i < group.size; ++i)
+      put(points, first + i, element_of(vector[group.start + i]));
   }
   const u64 tail = 1 + st.num_calls - bits.size() - ceil_div(sums.size(), arity);
   for (u64 i = 0; i < sums.size(); ++i) put(points, tail * arity + i, element_of(sums[i]));
@@ -302,7 +303,8 @@ Vector<i64> slack_of(const Plan& plan, const Vectors& values, u64 weight) {
       left = u128{weight} * (plan.max_weight - weight);
     } else {
       const ProofGroup& lanes = part(ProofGroup::kLane, group.segment);
-      left = unit * unit * group.segment->k_max - squares_of(blank.data() + lanes.start, lanes.size);
+      left =
+          unit * unit * group.segment->k_max - squares_of(blank.data() + lanes.start, lanes.size);
     }
     for (const u64 root : four_squares(left)) slack.push_back(static_cast<i64>(root));
   }
@@ -335,9 +337,10 @@ bool grow_carries(const Statement& st, const ReportContext& report, const Key (&
   const Bytes roots[2] = {roots_of(report.encoded, name, trees, seeds[0], 0),
                           roots_of(report.encoded, name, trees, seeds[1], 1)};
   Selection own;
-  grow_trees({group}, {report.public_key(text(label::kTree), name),
-                       report.public_key(text(label::kCheck), name)},
-             roots, alpha, out, own);
+  grow_trees(
+      {group},
+      {report.public_key(text(label::kTree), name), report.public_key(text(label::kCheck), name)},
+      roots, alpha, out, own);
   const Key key = report.public_key(text(label::kConvert), name);
   Bytes leaves[2];
   for (int b = 0; b < 2; ++b) leaves[b] = converted(key, own.leaf[b], slots * kCarryWidth);
@@ -456,8 +459,9 @@ bool prove(const TreeContext& context, const ReportContext& report, const Key (&
     const Key key = report.proof_mask(text("elements"), seeds[party], party);
     const Vector<u64> mask = uniform(key, st.num_elements());
     for (u64 i = 0; i < st.num_elements(); ++i) {
-      put(elements, i, field128::subtract(field128::element(elements.data() + 2 * i),
-                                          field128::element(mask.data() + 2 * i)));
+      put(elements, i,
+          field128::subtract(field128::element(elements.data() + 2 * i),
+                             field128::element(mask.data() + 2 * i)));
     }
   }
   std::memcpy(masked + st.slack_bytes(), elements.data(), 16 * st.num_elements());

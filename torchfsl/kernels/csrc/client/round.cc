@@ -58,7 +58,8 @@ Vector<i64> carried(const Plan& plan, const Segment& s, const Selection& own, co
 
 Bytes ring_of(const Vector<i64>& values, unsigned width) {
   Bytes out(values.size() * width);
-  for (std::size_t i = 0; i < values.size(); ++i) store_ring(values[i], width, out.data() + i * width);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    store_ring(values[i], width, out.data() + i * width);
   return out;
 }
 
@@ -120,8 +121,8 @@ void Round::make_trees(const std::vector<Vector<i64>>& wanted) {
   }
   const Digest commitment = context_.commitment(View(body).subspan(head));
   for (const unsigned party : {first_party, second}) {
-    const Key tag = upload_tag(context_.encoded, seeds_[party], static_cast<u8>(party),
-                               frame({commitment}));
+    const Key tag =
+        upload_tag(context_.encoded, seeds_[party], static_cast<u8>(party), frame({commitment}));
     u8* at = (party == second ? commit : body).data() + kHeaderBytes;
     at = put(at, context_.nonce);
     at = put(at, sent_seeds_[party]);
@@ -302,8 +303,9 @@ void Round::read_model(View digests) {
     clear_.emplace_back();
     if (!widen(bytes.subspan(start, size), segment->download, tensor->dtype, clear_.back())) {
       fail(TFSL_PROTOCOL, "model-not-finite",
-           "the model's '" + tensor->name + "' has values that are not finite: the servers go back "
-           "to an earlier model");
+           "the model's '" + tensor->name +
+               "' has values that are not finite: the servers go back "
+               "to an earlier model");
     }
     start += size;
   }

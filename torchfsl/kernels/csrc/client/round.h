@@ -25,8 +25,16 @@ class Round {
 
  private:
   enum Phase {
-    kSendTreesCommit, kSendTrees, kAskModel, kAskDigest, kAskFirst, kAskSecond, kTraining,
-    kSendReportCommit, kSendReport, kEnded,
+    kSendTreesCommit,
+    kSendTrees,
+    kAskModel,
+    kAskDigest,
+    kAskFirst,
+    kAskSecond,
+    kTraining,
+    kSendReportCommit,
+    kSendReport,
+    kEnded,
   };
   struct Outgoing {
     Bytes commit, body;  // for the other server, and for the public party

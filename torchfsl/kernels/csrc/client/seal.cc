@@ -71,7 +71,8 @@ std::array<u8, 16> first_block_of(View nonce) {
   return block;
 }
 
-// --- X25519: numbers modulo 2^255 - 19 in five limbs of 51 bits ------------------------------------
+// --- X25519: numbers modulo 2^255 - 19 in five limbs of 51 bits
+// ------------------------------------
 
 struct Number {
   u64 limb[5];

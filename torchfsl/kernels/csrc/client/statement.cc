@@ -149,7 +149,8 @@ Statement::Statement(const Plan& plan)
       rows += s->k_max;
       away = std::max(away, (u128{root_of(s->k_max)} + 2) * most);
     }
-    if (reaches_modulus({rows, most, most, away, away})) invalid("max_weight is too large to prove");
+    if (reaches_modulus({rows, most, most, away, away}))
+      invalid("max_weight is too large to prove");
   }
   carries = {num_carries, std::max(num_values, num_carries), norm ? 4u : 0u, kCheckBytes, 0, 0};
   carries.num_leaves = ceil_div(carries.domain, u64{1} << carries.nu);

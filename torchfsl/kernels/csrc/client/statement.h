@@ -28,8 +28,8 @@ class Statement {
   }
   u64 slack_bytes() const { return num_slack * width; }
   u64 num_elements() const {
-    return weights.size() + arity + 2 * order - 1 + (same_arity ? 1 + same_arity + 4 * same_order - 3
-                                                                : 0);
+    return weights.size() + arity + 2 * order - 1 +
+           (same_arity ? 1 + same_arity + 4 * same_order - 3 : 0);
   }
   u64 private_bytes() const { return slack_bytes() + 16 * num_elements(); }
   u64 verdict_bytes() const {
@@ -47,9 +47,9 @@ class Statement {
   std::vector<ProofGroup> groups;
   u64 num_values = 0, num_slack = 0, num_carries = 0;
   Group carries;
-  std::vector<u64> weights;                // parts of num_carries
-  u64 num_calls, arity, order;             // of the proof of sums of squares
-  u64 num_lanes = 0;                       // values of the proof of weights
+  std::vector<u64> weights;                            // parts of num_carries
+  u64 num_calls, arity, order;                         // of the proof of sums of squares
+  u64 num_lanes = 0;                                   // values of the proof of weights
   u64 same_arity = 0, same_calls = 0, same_order = 0;  // its shape, 0 without it
 };
 

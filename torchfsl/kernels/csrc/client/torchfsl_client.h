@@ -12,9 +12,9 @@
  *     }
  *     tfsl_round_close(round);
  *
- * Ownership: arguments are borrowed for the call. What the core hands out is a view that lasts until
- * the next call with the same handle. Threads: a plan may be shared; a round is used by one at a
- * time. No call changes anything outside its handles.
+ * Ownership: arguments are borrowed for the call. What the core hands out is a view that lasts
+ * until the next call with the same handle. Threads: a plan may be shared; a round is used by one
+ * at a time. No call changes anything outside its handles.
  *
  * What servers see does not depend on private rows or values: where these are wrong, the call
  * returns TFSL_ARGUMENT, and the steps that follow send a report that adds nothing. Where a server
@@ -68,8 +68,12 @@ enum { TFSL_CLIP_WHOLE = 0, TFSL_CLIP_CLIP = 1, TFSL_CLIP_NORMALISE = 2 };
 enum { TFSL_ROWS = 0, TFSL_BLOCKS = 1, TFSL_SCALARS = 2, TFSL_DENSE = 3 };
 enum { TFSL_FLOAT16 = 0, TFSL_FLOAT32 = 1, TFSL_FLOAT64 = 2, TFSL_INT64 = 3 };
 enum { TFSL_SEND = 0, TFSL_FETCH = 1, TFSL_TRAIN = 2, TFSL_DONE = 3 };
-enum { TFSL_OUTCOME_NONE = 0, TFSL_OUTCOME_REPORT = 1, TFSL_OUTCOME_DUMMY = 2,
-       TFSL_OUTCOME_SILENT = 3 };
+enum {
+  TFSL_OUTCOME_NONE = 0,
+  TFSL_OUTCOME_REPORT = 1,
+  TFSL_OUTCOME_DUMMY = 2,
+  TFSL_OUTCOME_SILENT = 3
+};
 
 /* The caller sets struct_size; so many bytes are written at most. */
 typedef struct tfsl_plan_fields {

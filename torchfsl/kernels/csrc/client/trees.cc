@@ -47,8 +47,7 @@ Placement place(const Segment& s, const Vector<i64>& ids) {
     }
     const u64 bin = static_cast<u64>(bins[item]);
     out.item[bin] = static_cast<i64>(item);
-    out.position[bin] =
-        s.order[bin / bins_each * s.m + static_cast<u64>(ids[item])] % s.theta;
+    out.position[bin] = s.order[bin / bins_each * s.m + static_cast<u64>(ids[item])] % s.theta;
   }
   return out;
 }
@@ -68,18 +67,21 @@ void choose_slots(const u8* blocks, u64 rows, u64 row_bytes, const Vector<u64>& 
 }
 
 // psr.decode: the rows at the selected positions of all trees, once every tag fits.
-Bytes decode(const TreeContext& context, const Segment& s, const Selection& own,
-             View model_rows, const u8* first, const u8* second) {
+Bytes decode(const TreeContext& context, const Segment& s, const Selection& own, View model_rows,
+             const u8* first, const u8* second) {
   const u64 trees = s.num_trees(), block = s.row_bytes() << s.nu;
   Bytes both(s.answer_bytes());
   for (std::size_t i = 0; i < both.size(); ++i) both[i] = first[i] ^ second[i];
   if (s.tag_bytes) {
-    const Key row_key = derive(model_rows, text(label::kRowDigest),
-                               frame({context.plan.digest, view_of(s.name)}));
+    const Key row_key =
+        derive(model_rows, text(label::kRowDigest), frame({context.plan.digest, view_of(s.name)}));
     Bytes digests(16 * trees), expected(16 * trees);
     row_digests(row_key.data(), trees, {nullptr, both.data(), block, digests.data()});
     const Wiped<KeySchedule> mac(expand_key(context.mac_key(s).data()));
-    tags({&mac.value, {own.leaf[0].data(), own.leaf[1].data()}, digests.data(), trees,
+    tags({&mac.value,
+          {own.leaf[0].data(), own.leaf[1].data()},
+          digests.data(),
+          trees,
           expected.data()});
     if (!equal(expected, View(both).subspan(trees * block))) {
       fail(TFSL_PROTOCOL, "tag-mismatch",

@@ -9,10 +9,10 @@ namespace fsl::client {
 
 // Trees of one segment at the client; secret.
 struct Selection {
-  Vector<i64> ids;            // in the order in which they were placed
-  Vector<i64> item;           // by tree, the place in `ids` of what it holds, or -1
-  Bytes leaf[2];              // [num_trees, 16], both parties' states at the selected leaves
-  Vector<u64> slots;          // within leaf blocks
+  Vector<i64> ids;    // in the order in which they were placed
+  Vector<i64> item;   // by tree, the place in `ids` of what it holds, or -1
+  Bytes leaf[2];      // [num_trees, 16], both parties' states at the selected leaves
+  Vector<u64> slots;  // within leaf blocks
 };
 
 struct TreeKeys {
