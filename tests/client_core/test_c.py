@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from tests.support.client_core import ROOT, SOURCES, build
-from tests.support.federation import make_plan, make_segment, open_wire, submit
+from tests.support.federation import Wire, make_plan, make_segment, open_wire, submit
 from torchfsl.fsl.messages import Kind
-from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import finish_round
 from torchfsl.submodel.update import SegmentUpdate
 
@@ -38,9 +37,8 @@ def release() -> Path:
     return build("torchfsl_client")
 
 
-def deliver(process: subprocess.Popen[bytes], plan: Plan) -> dict[str, np.ndarray]:
-    """A round of the program and a client of Python's; the sums."""
-    servers, wire = open_wire(plan)
+def deliver_all(process: subprocess.Popen[bytes], wire: Wire) -> None:
+    """All messages of a program that calls as the page's example does."""
     assert process.stdin is not None
     assert process.stdout is not None
     while line := process.stdout.readline():
@@ -52,10 +50,6 @@ def deliver(process: subprocess.Popen[bytes], plan: Plan) -> dict[str, np.ndarra
             answer = wire.fetch(party, Kind(kind), 1, 5)
         process.stdin.write(b"%08x" % len(answer) + answer)
         process.stdin.flush()
-    zeros = {"table": SegmentUpdate(np.array([2]), np.zeros((1, 3), np.int64)),
-             "bias": SegmentUpdate(None, np.zeros((4, 1), np.int64))}  # fmt: skip
-    submit(wire, 6, 1, zeros)
-    return finish_round(servers).sums
 
 
 def test_the_pages_example_takes_part_in_a_round(release: Path, tmp_path: Path) -> None:
@@ -70,10 +64,16 @@ def test_the_pages_example_takes_part_in_a_round(release: Path, tmp_path: Path) 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     command = [tmp_path / "client", tmp_path / "plan.json", "5", "1", "2", "7", "11"]
-    pipe = subprocess.PIPE
+    pipe, (servers, wire) = subprocess.PIPE, open_wire(PLAN)
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        sums = deliver(process, PLAN)
+        deliver_all(process, wire)
         assert process.wait(60) == 0, process.stderr.read().decode() if process.stderr else ""
+    zeros = {
+        "table": SegmentUpdate(np.array([2]), np.zeros((1, 3), np.int64)),
+        "bias": SegmentUpdate(None, np.zeros((4, 1), np.int64)),
+    }
+    submit(wire, 6, 1, zeros)
+    sums = finish_round(servers).sums
     rows = np.random.default_rng(0).normal(size=(13, 3)).astype(np.float32)  # `make_state`
     wanted = np.zeros((13, 3), dtype=np.int64)
     wanted[[2, 7, 11]] = np.rint(np.float64(-0.5) * rows[[2, 7, 11]] * 2**16)

@@ -264,7 +264,7 @@ HEADERS: dict[str, tuple[Callable[[bytes], bytes], type[Error], str]] = {
 
 def withdrawn(core: Core, plan: Plan, alter: Callable[[Event], bytes], code: str) -> Error:
     """A round that ends in silence after an altered answer."""
-    servers, wire = open_wire(plan)
+    _, wire = open_wire(plan)
     update = random_update(plan, np.random.default_rng(1))
     session = begin(core, wire, 4, update)
     wire.alter = alter

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.client_core import REPORT, Core, CoreClient
 from tests.client_core.plans import KEYS, plans
+from tests.support.client_core import REPORT, Core, CoreClient
 from tests.support.federation import Wire, make_state, random_update, wanted_rows
 from tests.support.reference import hpke as reference
 from torchfsl.crypto import entropy, hpke
