@@ -67,6 +67,7 @@ def plans(draw: st.DrawFn) -> Plan:
             if limits:
                 sigma = 5 if lane != "none" else 0
                 options |= {**limits, "max_rounds": 9, "noise_sigma": 7, "lane_sigma": sigma}
+            options["sum_bound"] = draw(st.booleans())
             options["clip"] = draw(st.sampled_from(["whole", "clip", "normalise"]))
         plan = Plan(
             session=bytes(range(16)).hex(), hash_seed=bytes(range(32)).hex(), encoding=encoding,

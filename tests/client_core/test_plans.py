@@ -55,7 +55,7 @@ def test_fields_and_sizes_are_pythons(core: Core, plan: Plan) -> None:
     assert bytes(info.server_keys).hex() == "".join(plan.server_keys or ("00" * 64,))
     for name in ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
                  "max_participations", "min_separation", "l2_bound", "noise_sigma",
-                 "lane_sigma"):  # fmt: skip
+                 "lane_sigma", "sum_bound"):  # fmt: skip
         assert getattr(info, name) == getattr(plan, name)
     assert (LANES[info.lane], PROOFS[info.proofs]) == (plan.lane, plan.proofs)
     assert (info.checked, info.num_segments) == (plan.verified, len(plan.segments))
@@ -111,7 +111,7 @@ def with_field(text: str, path: str, value: Any) -> str:
 
 @pytest.mark.parametrize(
     "path",
-    ["sum_bound", "noise_taps", "audit", "segments.0.bins", "segments.0.tensors.0.top",
+    ["noise_taps", "audit", "segments.0.bins", "segments.0.tensors.0.top",
      "encoding.more"],
 )  # fmt: skip
 def test_fields_that_the_core_does_not_know_are_never_ignored(core: Core, path: str) -> None:
@@ -133,6 +133,7 @@ VALUES = st.one_of(
     st.tuples(st.sampled_from(FIELDS), NUMBERS),
     st.tuples(st.just("encoding.clip"), st.floats(allow_nan=False, allow_infinity=False)),
     st.tuples(st.just("segments.0.retrieve"), st.booleans()),
+    st.tuples(st.just("sum_bound"), st.sampled_from([True, False, None])),
     st.tuples(st.just("lane"), st.sampled_from([*LANES, "other"])),
     st.tuples(st.just("clip"), st.sampled_from(["whole", "clip", "normalise", None])),
     st.tuples(st.just("proofs"), st.sampled_from([*PROOFS, None])),

@@ -115,6 +115,7 @@ tfsl_status tfsl_plan_info(const tfsl_plan* handle, tfsl_plan_fields* fields) no
   out.lane = plan.lane;
   out.proofs = plan.proofs;
   out.clip = plan.clip;
+  out.sum_bound = plan.sum_bound;
   out.checked = plan.verified();
   out.num_segments = static_cast<uint32_t>(plan.segments.size());
   out.num_clear = static_cast<uint32_t>(plan.clear.size());

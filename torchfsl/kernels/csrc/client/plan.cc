@@ -221,6 +221,7 @@ void check_cohort(const Plan& plan) {
   const bool limits = plan.max_participations || plan.min_separation != 1;
   expect(!limits || (plan.l2_bound && plan.noise_sigma), "participation limits need noise");
   expect(plan.clip == TFSL_CLIP_WHOLE || plan.l2_bound, "clip needs l2_bound");
+  expect(!plan.sum_bound || plan.l2_bound, "sum_bound needs l2_bound");
   expect(plan.min_separation >= 1, "min_separation");
   expect(!limits || std::max(plan.max_participations, plan.min_separation) <= plan.max_rounds,
          "participation limits are above max_rounds");
@@ -372,6 +373,8 @@ void read_fields(Json& json, Plan& plan) {
       json.hex(plan.session, 16);
     } else if (key == "suite") {
       if (json.string() != "bgi16-aes128-mmo") json.bad("an unknown suite");
+    } else if (key == "sum_bound") {
+      plan.sum_bound = later(json.boolean(), 0);
     } else if (key == "wire_version") {
       if (json.integer() != 4) json.bad("this client speaks version 4: upgrade the older side");
     } else {

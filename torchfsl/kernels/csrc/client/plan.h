@@ -83,7 +83,7 @@ class Statement;
 struct Plan {
   Digest digest;
   u8 session[16], hash_seed[32], server_keys[2][32];
-  bool sealed = false;
+  bool sealed = false, sum_bound = false;
   Encoding encoding;
   u64 max_clients = 0, min_clients = 0, max_weight = 0, max_rounds = 0, min_contributors = 0,
       max_participations = 0, min_separation = 1, l2_bound = 0, noise_sigma = 0, lane_sigma = 0;

@@ -83,6 +83,7 @@ typedef struct tfsl_plan_fields {
   uint64_t l2_bound, noise_sigma, lane_sigma;  /* 0 for none */
   uint64_t upload_bytes, download_bytes;       /* of all messages of a round */
   uint32_t lane, proofs, clip;                 /* TFSL_LANE_.., TFSL_PROOFS_.., TFSL_CLIP_.. */
+  uint32_t sum_bound;                          /* 1 if servers bound the norm of sums, else 0 */
   uint32_t checked;                            /* 1 if trees carry check words, else 0 */
   uint32_t num_segments, num_clear;            /* num_clear: tensors in the clear */
   uint32_t num_server_keys;                    /* 2, or 0 where seeds travel unsealed */
