@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scripts.reproduction import paper
+from scripts.reproduction.runs import changed
 from training.config import Config
 from training.presets import PRESETS
-from training.sections import Images, Local, Partition, Rest, Sentences
+from training.sections import Local, Rest
 
 PRESET_OF = {"trec": "textcnn", "mnist": "cnn-mnist", "cifar10": "cnn-cifar10"}
 
 
 SHORT_ROUNDS = {"trec": 500, "mnist": 1000, "cifar10": 1000}
 """Rounds without --rounds and --full."""
-
 
 BINS_ROUNDS = {"trec": 100, "cifar10": 40}
 """Of the comparison of public bins: as many as an hour of one core has room for. All four clients
@@ -109,22 +109,9 @@ class Cell:
     def config(self, data: str | None) -> Config:
         """Settings of the run, aggregated in plaintext."""
         preset = PRESETS[PRESET_OF[self.dataset]]
-        images = self.dataset != "trec"
-        if images:
-            local = dataclasses.replace(preset.local, precision=self.precision)
-            if self.table == "bins":
-                local = dataclasses.replace(local, steps=2)
-            if self.reading == "other":
-                local = dataclasses.replace(local, steps=1)
-        else:
-            local = Local(optimizer="adam", lr=1e-3, batch_size=64, epochs=1, steps=2)
-            if self.reading == "other":
-                local = dataclasses.replace(local, epochs=2, steps=0)
         if self.table == "bins":
-            preset = dataclasses.replace(
-                preset, clients_per_round=4, partition=Partition(clients=4)
-            )
-        return dataclasses.replace(
+            preset = changed(preset, clients_per_round=4, partition={"clients": 4})
+        return changed(
             preset,
             data=data or preset.data,
             rounds=self.rounds,
@@ -135,23 +122,30 @@ class Cell:
             checkpoint_every=50,
             seed=self.seed,
             threads=self.threads,
-            local=local,
-            images=self._images(preset.images),
-            server=dataclasses.replace(
-                preset.server,
-                lr=self.server_rate,
-                lr_decay=self.server_decay,
-                momentum=self.server_momentum,
-                average=self.average,
-            ),
+            local=self._local(),
+            images={} if self.augment else {"random_crop": False, "flip": False},
+            server={
+                "lr": self.server_rate,
+                "lr_decay": self.server_decay,
+                "momentum": self.server_momentum,
+                "average": self.average,
+            },
             rest=self._rest(),
-            sentences=self._sentences(preset.sentences),
+            sentences=self._sentences(),
         )
 
     def _eval_every(self) -> int:
         if self.table == "bins":  # of 500 questions the mean of the last five, of images one
             return 4 if self.dataset == "trec" else self.rounds
         return 50 if self.dataset != "trec" and not self.held_out else 10
+
+    def _local(self) -> Local | dict[str, Any]:
+        is_other = self.reading == "other"
+        if self.dataset != "trec":
+            steps = 2 if self.table == "bins" else int(is_other)
+            return {"precision": self.precision} | ({"steps": steps} if steps else {})
+        epochs, steps = (2, 0) if is_other else (1, 2)
+        return Local(optimizer="adam", lr=1e-3, batch_size=64, epochs=epochs, steps=steps)
 
     def _rest(self) -> Rest:
         if self.table == "table8" or self.percent == 100:
@@ -161,24 +155,18 @@ class Cell:
             policy = "bins"
         return Rest(policy, self.percent / 100, self.block, self.feedback)
 
-    def _images(self, usual: Images) -> Images:
-        if self.augment:
-            return usual
-        return dataclasses.replace(usual, random_crop=False, flip=False)
-
-    def _sentences(self, usual: Sentences) -> Sentences:
+    def _sentences(self) -> dict[str, Any]:
         if self.table == "bins":
-            return dataclasses.replace(usual, dim=48, maps=32, table="rest")
+            return {"dim": 48, "maps": 32, "table": "rest"}
         if self.table == "table7":
-            return dataclasses.replace(usual, table="rest")
+            return {"table": "rest"}
         # 0.0125 % of the paper's 8,256 words is one row; our table has slightly more rows.
         rows = 1e-4 if self.percent == 0.0125 else self.percent / 100
-        return dataclasses.replace(usual, rows=rows, error_feedback=self.feedback)
+        return {"rows": rows, "error_feedback": self.feedback}
 
 
 Rounds = int | None
 """Of every run; None for the data set's usual."""
-
 
 SETTINGS = [field.name for field in dataclasses.fields(Cell)[9:]]
 """Fields of a cell that the command line sets."""

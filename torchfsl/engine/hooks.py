@@ -102,10 +102,16 @@ class Hooks:
         self.states = ClientState(self.model, self.optimizers, self.inventory.local_buffers)
         self._guards = Guards(self.model, self.optimizers, self.inventory, take)
         self.recorder = Recorder(
-            self.model, self.optimizers, self.inventory, self._guards,
-            rows=rows, source=settings.source, check=settings.check, noised=self._noised,
+            self.model,
+            self.optimizers,
+            self.inventory,
+            self._guards,
+            rows=rows,
+            source=settings.source,
+            check=settings.check,
+            noised=self._noised,
             held=self.held_rows,
-        )  # fmt: skip
+        )
         warn_at_attach(self.model, self.inventory, hooked=is_hooked(self.model))
         self._rounds, self._probed = 0, set[str]()
         tables, held = self.inventory.all_tables, self.held_rows
@@ -350,9 +356,14 @@ class Hooks:
 
 
 def _choose(
-    hooks: Hooks, plan: SubmodelPlan, segment: Segment, changes: Mapping[str, TableChange],
-    residual: Residual | None, round_number: int, seed: bytes | None,
-) -> RawSegment:  # fmt: skip
+    hooks: Hooks,
+    plan: SubmodelPlan,
+    segment: Segment,
+    changes: Mapping[str, TableChange],
+    residual: Residual | None,
+    round_number: int,
+    seed: bytes | None,
+) -> RawSegment:
     """The part of one segment that is sent."""
     if segment.name == BUFFERS:
         change = flatten(hooks.recorder.buffer_changes(), 1)

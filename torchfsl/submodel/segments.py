@@ -238,9 +238,9 @@ class SegmentSpec:
         return self.policy == "dense"
 
 
-def vars_of(spec: SegmentSpec) -> dict[str, Any]:
+def vars_of(spec: SegmentSpec | Segment) -> dict[str, Any]:
     """The fields of a spec, which a protocol's segment also has."""
-    return {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    return {field.name: getattr(spec, field.name) for field in dataclasses.fields(SegmentSpec)}
 
 
 class SpecSource(Protocol):
