@@ -90,6 +90,28 @@ def test_a_noise_floor_counts_the_lane_as_privacy_does() -> None:
         dataclasses.replace(ANY, noise_multiplier=least * 1.001).check(plan)
 
 
+@pytest.mark.parametrize("limits", [{}, {"max_participations": 4, "min_separation": 20}])
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_a_floor_on_epsilon_is_that_of_the_whole_task(
+    epsilon: float, limits: dict[str, int]
+) -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    plan = dataclasses.replace(noisy(0), l2_bound=1 << 14)
+    if not limits:
+        plan = dataclasses.replace(plan, max_rounds=60)
+    plan = privacy.calibrate(plan, epsilon=epsilon, delta=1e-6, rounds=60, **limits)
+    dataclasses.replace(ANY, max_epsilon=epsilon).check(plan)
+    for floor in ({"max_epsilon": epsilon * 0.999}, {"max_epsilon": epsilon, "max_delta": 9e-7}):
+        with pytest.raises(ParameterError, match="the floor max_epsilon wants"):
+            dataclasses.replace(ANY, **floor).check(plan)
+
+
+@pytest.mark.parametrize("plan", [mixed_plan(), noisy(1000)])
+def test_a_plan_without_noise_or_an_end_has_no_epsilon(plan: Plan) -> None:
+    with pytest.raises(ParameterError, match="any number of rounds; the floor max_epsilon wants"):
+        dataclasses.replace(ANY, max_epsilon=100.0).check(plan)
+
+
 def test_six_bins_for_six_items_are_refused_and_no_floor_allows_them() -> None:
     plan = make_plan(make_segment("t", "scalars", (20,), k_max=6, theta=10))
     with pytest.raises(ParameterError, match=r"6 bins of theta 10 .* too few for k_max 6"):
@@ -130,6 +152,10 @@ def test_what_the_planner_makes_passes_the_default_floors(k: int) -> None:
         {"lanes": ("sum",)},
         {"noise_multiplier": -1.0},
         {"noise_multiplier": float("nan")},
+        {"max_epsilon": 8},
+        {"max_epsilon": -1.0},
+        {"max_epsilon": 1e9},
+        {"max_delta": 0.0},
         {"plans": ("00",)},
         {"authorities": ("00" * 32,)},
     ],

@@ -337,7 +337,7 @@ def test_bounds_whose_sums_could_leave_the_ring_are_refused_and_the_largest_name
     with pytest.raises(ParameterError, match=r"8 clients that each prove.*'none'$") as info:
         planned(l2_bound=bound, **options)
     found = re.search(
-        r"could reach (\d+), above (\d+), .* l2_bound of at most (\d+),", str(info.value)
+        r"could reach (\d+), above (\d+), .* l2_bound of at most (\d+) ", str(info.value)
     )
     assert found is not None
     reached, room, most = map(int, found.groups())

@@ -87,12 +87,26 @@ def test_a_band_of_one_is_independent_noise() -> None:
         ((256, -257), 9),
         ((256, 1.5), 9),
         ((256, True), 9),
+        (("256", 3), 9),
+        ((None, None), 9),
         ((256, 128), MAX_SIGMA // 256 + 1),
     ],
 )
 def test_taps_out_of_range_are_refused(given: tuple[int, ...], sigma: int) -> None:
     with raises(ParameterError, "invalid-taps"):
         taps.check_taps(given, sigma, 100)
+
+
+def test_tasks_of_too_many_rounds_are_refused_before_taps_are_chosen() -> None:
+    with raises(ParameterError, "invalid-taps"):
+        taps.optimise((1 << 20) + 1, 22)
+
+
+def test_a_long_task_takes_the_taps_of_a_shorter_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taps, "_LONGEST", 40)
+    taps.optimise.cache_clear()
+    assert taps.optimise(1 << 20, 5).taps(8) == taps.optimise(40, 5).taps(8)
+    taps.optimise.cache_clear()
 
 
 def test_taps_whose_noise_explodes_are_refused() -> None:

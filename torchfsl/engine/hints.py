@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Mapping
@@ -58,18 +59,18 @@ def warn_of_nothing(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
 
 
 class ClipWarning:
-    """Warns that values were cut, once for each model: later reports of it have `clip_report`.
+    """Warns of cut values and of a bound that left little, each once for each model.
 
-    Logs never hold magnitudes of private values, so this is a warning to the caller.
+    Later reports of it have `clip_report`. Logs never hold magnitudes of private values, so these
+    are warnings to the caller.
     """
 
     def __init__(self) -> None:
-        self._has_warned = False
+        self._said: set[str] = set()
 
     def note(self, plan: SubmodelPlan, report: ClipReport) -> None:
-        """Give the share and the largest value of the first report in which values were cut."""
-        if report.num_clipped and not self._has_warned:
-            self._has_warned = True
+        """Give the share of the first report in which values were cut, or its norm was."""
+        if report.num_clipped and self._is_first("values"):
             share = report.num_clipped / report.num_values
             warnings.warn(
                 f"{share:.2%} of this update's values were cut at {_clips(plan)}, the largest is "
@@ -77,18 +78,20 @@ class ClipWarning:
                 "frac_bits=16, clip=...) or lower the learning rate. Later ones: rnd.clip_report.",
                 stacklevel=5,
             )
+        if report.norm_kept < _LITTLE and self._is_first("norm"):
+            bound = math.ldexp(plan.l2_bound, -plan.encoding.frac_bits)
+            warnings.warn(
+                f"l2_bound left {report.norm_kept:.2%} of this update's norm: it is "
+                f"{plan.l2_bound} units of the encoding, a norm of {bound:.3g}. Plan with a larger "
+                "one, as torchfsl.privacy.l2_bound(encoding, norm), or lower the learning rate. "
+                "Later ones: rnd.clip_report.norm_kept.",
+                stacklevel=5,
+            )
 
-
-def warn_of_bound(plan: SubmodelPlan, report: ClipReport) -> None:
-    """Warn that a bound left little of an update; how much is private."""
-    if report.norm_kept < _LITTLE:
-        warnings.warn(
-            f"l2_bound left less than a tenth of an update's norm: see clip_report.norm_kept; "
-            f"{plan.l2_bound} is in units of the encoding, {plan.l2_bound} * 2**-"
-            f"{plan.encoding.frac_bits} = {plan.l2_bound / 2**plan.encoding.frac_bits:.3g} "
-            "(torchfsl.privacy.l2_bound converts)",
-            stacklevel=5,
-        )
+    def _is_first(self, kind: str) -> bool:
+        is_first = kind not in self._said
+        self._said.add(kind)
+        return is_first
 
 
 def _clips(plan: SubmodelPlan) -> str:

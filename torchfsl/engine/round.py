@@ -295,7 +295,6 @@ class Round:
             self._submitted(self)
         if self.clip_report is not None:  # what follows may raise where warnings are errors
             self._hooks.clips.note(self._client.plan, self.clip_report)
-            hints.warn_of_bound(self._client.plan, self.clip_report)
         hints.warn_of_nothing(self._num_steps, raw)
         return receipt
 

@@ -10,6 +10,7 @@ A server reads them from its settings, a client from the call or from a policy f
     max_k = 4096                # most positions that one segment may ask of a client
     lanes = ["none", "count"]   # what may be opened beside the sums
     noise_multiplier = 0.5      # least noise over sensitivity in a round, against one server
+    max_epsilon = 8.0           # of all rounds against one server, at delta max_delta (1e-6)
     max_rounds = 1000           # most rounds that the plan may open
     max_epochs = 10             # most rounds that one set of trees may serve
     plans = ["9f86d081..."]     # no plan but these, by digest
@@ -21,6 +22,7 @@ What is not named has its default below. Every layout lies within the cuckoo bou
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +37,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel.plan import LANES, Lane, check_hex
 
 _FLAGS: Final = ("verified", "sealed", "joint_coin")
+_MOST_EPSILON: Final = 500.0
 _LEAST: Final = {"min_clients": 1, "min_contributors": 1, "max_k": 0, "max_rounds": 0,
                  "max_epochs": 0}  # fmt: skip
 
@@ -52,6 +55,9 @@ class ClientPolicy:
         max_k: largest `k_max` of a segment with trees; 0 for any.
         lanes: lanes that may be opened.
         noise_multiplier: least `privacy.multiplier`; 0 for none.
+        max_epsilon: largest epsilon of the whole task against one server, if the other adds its
+            noise, at `max_delta`; 0 for any.
+        max_delta: see above.
         max_rounds: largest `Plan.max_rounds`, which must be set then; 0 for any.
         max_epochs: largest `Plan.max_epochs`; 0 for any.
         plans: digests in hex of the only plans allowed; any if empty.
@@ -66,6 +72,8 @@ class ClientPolicy:
     max_k: int = 0
     lanes: tuple[Lane, ...] = LANES
     noise_multiplier: float = 0.0
+    max_epsilon: float = 0.0
+    max_delta: float = 1e-6
     max_rounds: int = 0
     max_epochs: int = 0
     plans: tuple[str, ...] = ()
@@ -87,6 +95,16 @@ class ClientPolicy:
         if type(self.noise_multiplier) is not float or not 0 <= self.noise_multiplier < 1 << 40:
             raise ParameterError(
                 f"floor noise_multiplier is {self.noise_multiplier!r}: a float, not negative",
+                code="invalid-policy",
+            )
+        if type(self.max_epsilon) is not float or not 0 <= self.max_epsilon <= _MOST_EPSILON:
+            raise ParameterError(
+                f"floor max_epsilon is {self.max_epsilon!r}: a float up to {_MOST_EPSILON:g}, or 0",
+                code="invalid-policy",
+            )
+        if type(self.max_delta) is not float or not 0 < self.max_delta < 1:
+            raise ParameterError(
+                f"floor max_delta is {self.max_delta!r}: a float between 0 and 1",
                 code="invalid-policy",
             )
         if not self.lanes or not set(self.lanes) <= set(LANES):
@@ -161,6 +179,10 @@ class ClientPolicy:
             have = f"{plan.noise_sigma}, noise over sensitivity {privacy.multiplier(plan):.3g}"
             want = f"wants {self.noise_multiplier:.3g}"
             _refuse("noise_sigma", have, "noise_multiplier", want)
+        if self.max_epsilon and not guarantees(plan, self.max_epsilon, self.max_delta):
+            have = f"{plan.noise_sigma} in {plan.max_rounds or 'any number of'} rounds"
+            want = f"wants epsilon {self.max_epsilon:g} at delta {self.max_delta:g}, or less"
+            _refuse("noise_sigma", have, "max_epsilon", want)
         if self.sealed and not plan.server_keys:
             _refuse("server_keys", "empty", "sealed", "wants both servers' keys")
         if self.plans and plan.digest.hex() not in self.plans:
@@ -201,6 +223,22 @@ class ClientPolicy:
                     "out, beyond the cuckoo bound",
                     code="below-policy",
                 )
+
+
+def guarantees(plan: Plan, epsilon: float, delta: float) -> bool:
+    """Whether all rounds of a plan keep (epsilon, delta) against either server; needs no extra.
+
+    The delta of a Gaussian release is Balle and Wang's (2018, Theorem 8), as in `privacy.guarantee`.
+    """
+    if not plan.noise_sigma or not plan.max_rounds:
+        return False
+    whole = privacy.whole_task(plan)
+    epsilon -= 2 * whole.slack
+    if not whole.gaussian or epsilon <= 0:
+        return False
+    half, far = 1 / (2 * whole.gaussian), epsilon * whole.gaussian
+    above, below = (math.erfc((far + side) / math.sqrt(2)) / 2 for side in (-half, half))
+    return above - math.exp(epsilon) * below <= delta * math.exp(-whole.slack)
 
 
 def _refuse(field: str, value: object, floor: str, demand: str) -> None:

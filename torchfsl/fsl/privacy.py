@@ -26,6 +26,7 @@ from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.fsl import sampled_blocks as accountant_of_blocks
 from torchfsl.fsl import sampled_gaussian
 from torchfsl.fsl.noise import lanes as lanes_of
+from torchfsl.fsl.plan.headroom import with_headroom
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel import taps as correlation
 from torchfsl.submodel.accounting import accounting, renyi_epsilon
@@ -176,7 +177,7 @@ def guarantee(
         )
     blocks = _blocks(plan, sampled) if sampled_blocks else None
     count = charged(plan, rounds)
-    more = _of_task(other_plan) if other_plan is not None else None
+    more = whole_task(other_plan) if other_plan is not None else None
     views = [_epsilon(server, delta, rounds, count, blocks=blocks, more=more),
              _epsilon(public, delta, rounds, count, reports / clients, blocks, more)]  # fmt: skip
     twice = _epsilon(server.times(4), delta, rounds, count, more=more and more.times(4))
@@ -200,6 +201,7 @@ def calibrate(
     clients: int = 0,
     band: int | None = None,
     lane_share: float = 0.1,
+    share: float = 1.0,
     sampled_blocks: bool = False,
     other_plan: Plan | None = None,
 ) -> Plan:
@@ -217,6 +219,7 @@ def calibrate(
         band: rounds over which noise is correlated; None for `min_separation`, at most 64, and 1
             for independent noise.
         lane_share: the lane's part of the budget, where there is a lane.
+        share: the plan's part of the budget; the rest is for a plan that names this `other_plan`.
         sampled_blocks: as of `guarantee`.
         other_plan: as of `guarantee`; it takes a part of epsilon.
 
@@ -225,11 +228,9 @@ def calibrate(
             the extra is missing.
     """
     if not plan.l2_bound:
-        raise ParameterError(
-            "noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)",
-            code="noise-without-bound",
-        )
-    _check_wish(epsilon, delta, clients, lane_share)
+        raise ParameterError("noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)",
+                             code="noise-without-bound")  # fmt: skip
+    _check_wish(epsilon, delta, clients, lane_share, share)
     rounds = _checked_rounds(plan, delta, rounds)
     most, apart = max_participations or plan.max_participations, min_separation
     apart = plan.min_separation if apart == 1 else apart
@@ -237,7 +238,7 @@ def calibrate(
     count = limits.get("max_participations", rounds)
     if clients:
         _check_clients(plan, rounds, count, apart, clients)
-    wanted = _wanted(plan, epsilon, delta, rounds, other_plan) * math.sqrt(count)
+    wanted = _wanted(plan, epsilon, delta, rounds, other_plan) * math.sqrt(count / share)
     if sampled_blocks:
         limits["noise_taps"] = ()
         return _least_noise(plan, wanted, epsilon, delta, rounds, limits, other_plan)
@@ -254,7 +255,7 @@ def calibrate(
         for name, part in zip(("noise_sigma", "lane_sigma"), parts, strict=True)
     }
     try:
-        return dataclasses.replace(plan, noise_taps=taps, **limits)
+        return with_headroom(dataclasses.replace(plan, noise_taps=taps, **limits))
     except ParameterError as error:
         raise ParameterError(
             f"{error}; or ask for a larger epsilon or fewer participations",
@@ -262,9 +263,12 @@ def calibrate(
         ) from error
 
 
-def _check_wish(epsilon: float, delta: float, clients: int, lane_share: float) -> None:
-    if not 0 < epsilon < math.inf or not 0 < lane_share < 1:
-        raise ParameterError("epsilon is finite and above 0, and lane_share between 0 and 1")
+def _check_wish(
+    epsilon: float, delta: float, clients: int, lane_share: float, share: float
+) -> None:
+    if not 0 < epsilon < math.inf or not 0 < lane_share < 1 or not 0 < share <= 1:
+        raise ParameterError(
+            "epsilon is finite and above 0, lane_share between 0 and 1, share the same or 1")  # fmt: skip
     if clients and delta * clients >= 1:
         raise ParameterError(
             f"delta is {delta:g} with {clients:,} clients: choose one below {1 / clients:.1g}, or "
@@ -319,11 +323,12 @@ def _wanted(
     plan: Plan, epsilon: float, delta: float, rounds: int, other_plan: Plan | None
 ) -> float:
     """Noise over sensitivity of one Gaussian release that is left for the plan."""
-    spent = _Noise(math.inf, math.inf, 0.0) if other_plan is None else _of_task(other_plan)
+    spent = _Noise(math.inf, math.inf, 0.0) if other_plan is None else whole_task(other_plan)
     slack = rounds * sum(_num_values(plan)) * _ROUNDING_SLACK + spent.slack
     if epsilon <= 4 * slack:
-        raise ParameterError(f"no noise reaches epsilon {epsilon} in {rounds} rounds",
-                             code="epsilon-unreachable")  # fmt: skip
+        raise ParameterError(
+            f"no noise reaches epsilon {epsilon} in {rounds} rounds: ask for more than {4 * slack:.2g}",
+            code="epsilon-unreachable")  # fmt: skip
     whole = float(accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack)))
     room = whole**-2 - spent.gaussian**-2
     if room <= 0:
@@ -412,8 +417,8 @@ class _Noise(NamedTuple):
         )
 
 
-def _of_task(plan: Plan) -> _Noise:
-    """All rounds of a plan with noise and `max_rounds` together."""
+def whole_task(plan: Plan) -> _Noise:
+    """Noise over sensitivity of all rounds together of a plan with noise and `max_rounds`."""
     rounds = _checked_rounds(plan, 0.5, 0)
     whole = _noises(plan)[0].times(charged(plan, rounds))
     return whole._replace(slack=rounds * whole.slack)

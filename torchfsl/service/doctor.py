@@ -259,8 +259,8 @@ def _budget(folder: Path) -> str:
         Task.from_settings(json.loads(stored["task"])).plan,
         int(stored.get("opened", b"0")),
     )
-    if not plan.noise_sigma and not plan.max_participations:
-        return "the plan has neither noise nor participation limits"
+    if not plan.noise_sigma:  # limits need noise
+        return "the plan has no noise"
     told = f"{opened} of {plan.max_rounds or 'any number of'} rounds are spent"
     kept = sum(path.stat().st_size for path in folder.glob("noise-*.ring"))
     goes_on = opened < plan.max_rounds and "halted" not in stored  # else the noise is wiped

@@ -25,6 +25,8 @@ _MAX_ROUNDS: Final = 1 << 20
 _TAIL: Final = 12
 """Standard deviations of the noise that 32 bits hold."""
 _STEPS: Final = 200
+_LONGEST: Final = 1024
+"""Taps are chosen for so many rounds at most: longer tasks take those, in seconds and not hours."""
 
 
 def bits_of(taps: tuple[int, ...]) -> int:
@@ -68,7 +70,8 @@ def check_taps(taps: tuple[int, ...], sigma: int, rounds: int) -> None:
         ParameterError: naming the first one.
     """
     firsts = {1 << bits for bits in range(MIN_BITS, MAX_BITS + 1)}
-    wrong = [p for p, tap in enumerate(taps) if type(tap) is not int or abs(tap) > taps[0]]
+    wrong = [p for p, tap in enumerate(taps) if type(tap) is not int]
+    wrong = wrong or [p for p, tap in enumerate(taps) if abs(tap) > taps[0]]
     if wrong or not 2 <= len(taps) <= MAX_BAND or taps[0] not in firsts:
         place = wrong[0] if wrong else 0
         raise ParameterError(
@@ -76,16 +79,28 @@ def check_taps(taps: tuple[int, ...], sigma: int, rounds: int) -> None:
             f"to {MAX_BAND} whole numbers, the first 2**{MIN_BITS} to 2**{MAX_BITS}, none larger",
             code="invalid-taps",
         )
+    check_rounds(rounds)
+    spread = sigma * growth(taps, rounds)
+    excess = max(sigma * taps[0] / MAX_SIGMA, _TAIL * spread / (1 << 31))
+    if not excess <= 1:
+        fewer = math.ceil(math.log2(excess)) if excess < math.inf else 64
+        raise ParameterError(
+            f"correlated noise of {sigma} units times {taps[0]}, which grows to {spread:.3g}, is "
+            f"beyond {MAX_SIGMA}: use {fewer} fewer frac_bits, or an l2_bound {1 << fewer} times "
+            "smaller",
+            code="invalid-taps",
+        )
+
+
+def check_rounds(rounds: int) -> None:
+    """Refuse a task of more rounds than correlated noise takes.
+
+    Raises:
+        ParameterError: it has more.
+    """
     if rounds > _MAX_ROUNDS:
         raise ParameterError(
             f"max_rounds is {rounds}: correlated noise takes {_MAX_ROUNDS} at most, or use band=1",
-            code="invalid-taps",
-        )
-    if sigma * taps[0] > MAX_SIGMA or not _TAIL * sigma * growth(taps, rounds) < 1 << 31:
-        raise ParameterError(
-            f"correlated noise of {sigma} units times {taps[0]}, which grows by "
-            f"{growth(taps, rounds):.3g}, is beyond {MAX_SIGMA}: use fewer frac_bits, a smaller "
-            "l2_bound, or band=1",
             code="invalid-taps",
         )
 
@@ -95,7 +110,8 @@ class Strategy(NamedTuple):
 
     Attributes:
         coefficients: c_0 = 1 to c_(band-1).
-        error: root mean square error of the sums over rounds, times |c|, for unit sensitivity.
+        error: root mean square error of the sums over rounds, times |c|, for unit sensitivity; of
+            the first `_LONGEST` rounds.
     """
 
     coefficients: Float64
@@ -113,7 +129,12 @@ def optimise(rounds: int, band: int) -> Strategy:
     Args:
         rounds: of the task.
         band: number of coefficients, 1 to `rounds`.
+
+    Raises:
+        ParameterError: `check_rounds` refuses so many.
     """
+    check_rounds(rounds)
+    rounds = min(rounds, _LONGEST)
     free = np.ones(band)
     for j in range(1, band):
         free[j] = free[j - 1] * (2 * j - 1) / (2 * j)

@@ -68,7 +68,8 @@ def _remedies(plan: Plan, segment: TreeSegment, rows: int, room: int, least: int
     most = math.isqrt(room**2 // (rows * weight**2))
     if most * most >= least:
         name = f"an l2_bounds[{segment.name!r}]" if segment.l2_bound else "an l2_bound"
-        ways.append(f"{name} of at most {most}")
+        noise = "" if plan.noise_sigma else f" ({most * 7 // 8} where noise is to follow)"
+        ways.append(f"{name} of at most {most}{noise}")
     if room:
         ways.append("fewer frac_bits, which make the bound smaller")
     less = "'lanes' or 'none'" if room and plan.lane != "none" else "'none'"

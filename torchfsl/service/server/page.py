@@ -102,10 +102,10 @@ class Overview:
             return str(error)
 
     def _budget(self) -> Mapping[str, float]:
-        """Spent parts of a plan with noise or participation limits; empty for other plans."""
+        """Spent parts of a plan with noise, which participation limits need; else empty."""
         node = self._station.node
         plan = node.task.plan if node.task else None
-        if plan is None or not (plan.noise_sigma or plan.max_participations):
+        if plan is None or not plan.noise_sigma:
             return {}
         refused = self._observer.participations_refused
         return {
