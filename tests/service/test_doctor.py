@@ -203,4 +203,6 @@ def test_noise_that_was_removed_is_told_with_what_it_costs(tmp_path: Path) -> No
         ledger = Ledger(pair.state(1) / "state.sqlite")
         ledger.put_setting("halted", b"the models differ")  # which wipes the noise
         ledger.close()
-        assert _budget(pair.state(1)) == "0 of 60 rounds are spent, 0 bytes of past noise"
+        assert _budget(pair.state(1)) == (
+            "0 of 60 rounds are spent, 0 reports of clients count, 0 bytes of past noise"
+        )

@@ -2,7 +2,8 @@
 
 A copy of a whole state folder holds what a server has said; put in place again, it could say a
 second thing in the same round. A backup holds none of that: the model with its optimizer's state,
-and the task's public settings without session, nonce, coins and keys. All that can be made of it is
+and the task's public settings without session, nonce, coins and keys. Under participation limits it
+also holds in which rounds each client has reported. All that can be made of it is
 a new task, with a session of its own, in which no message of the old one means anything.
 """
 
@@ -14,15 +15,16 @@ import json
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service import task as tasks
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.state import arrays, vault
-from torchfsl.service.task import Task
+from torchfsl.service.task import Past, Task
 from torchfsl.submodel.server_model import ServerModel
 
 _FORMAT: Final = "torchfsl backup 1"
@@ -82,8 +84,9 @@ class Backup:
         plan = dataclasses.replace(
             task.plan, session=_NO_SESSION.hex(), hash_seed=_NO_SEED.hex(), server_keys=()
         )
-        task = dataclasses.replace(task, plan=plan, nonce=_NO_SESSION, coins=())
         spent, halted = int(stored.get("opened", b"0")), stored.get("halted", b"").decode()
+        past = past_of(folder, plan, spent)
+        task = dataclasses.replace(task, plan=plan, nonce=_NO_SESSION, coins=(), past=past)
         return cls(task, model, version, spent, halted)
 
     def write(self, path: Path) -> None:
@@ -127,19 +130,21 @@ class Backup:
 def restore(owner: Owner, backup: Backup) -> Task:
     """Set up a new task that goes on with the model of a backup; returns it.
 
-    Rounds that the old task had opened are taken off the new plan's `max_rounds`; those that were
-    opened after the backup are not in it, and whoever counts them makes a plan of their own.
+    What the old task has spent of its budget is spent in the new one: the rounds that it had opened
+    and, under participation limits, each client's reports. Rounds that were opened after the backup
+    are not in it. Past noise is not either, so correlation begins anew.
 
     Raises:
-        ParameterError: the old plan's rounds are all spent, or it limits participation.
+        ParameterError: the old plan's rounds are all spent, or the backup does not say which
+            clients have reported in a task that limits them.
         ProtocolError: a server refuses the task, or the servers' models differ afterwards.
     """
     old = backup.task
-    plan = old.plan
-    if plan.max_participations or plan.min_separation > 1 or plan.noise_taps:
+    plan, past = old.plan, old.past
+    if _is_limited(plan) and past is None:
         raise ParameterError(
-            "a backup does not hold the reports of each client, so the privacy budget of this task "
-            "is unknown: start another task with its model and a new budget",
+            "this backup does not say in which rounds each client has reported, so the privacy "
+            "budget of its task is unknown: start another task with its model and a new budget",
             code="budget-unknown",
         )
     if plan.max_rounds:
@@ -149,11 +154,27 @@ def restore(owner: Owner, backup: Backup) -> Task:
                 "its privacy allows no more; make a new plan, if the clients agree to one",
                 code="rounds-spent",
             )
-        plan = dataclasses.replace(plan, max_rounds=plan.max_rounds - backup.spent)
+        if past is None:
+            plan = dataclasses.replace(plan, max_rounds=plan.max_rounds - backup.spent)
     task = owner.bind(plan, optimizer=old.optimizer, source=old.source, reduce=old.reduce)
+    task = dataclasses.replace(task, past=past)
     owner.set_up(task, backup.model.state, backup.model.optimizer.state(), replace=True)
     owner.links.common_model()
     return task
+
+
+def _is_limited(plan: Plan) -> bool:
+    return plan.max_participations > 0 or plan.min_separation > 1
+
+
+def past_of(folder: Path, plan: Plan, spent: int) -> Past | None:
+    """Reports in the first `spent` rounds of a plan with participation limits, in their order."""
+    if not _is_limited(plan):
+        return None
+    query = "SELECT client, place FROM participations WHERE place < ? ORDER BY place, client"
+    found = _asked(folder, query, spent)
+    clients = np.array([int(client) for client, _ in found], dtype=np.uint64)
+    return Past(spent, clients, np.array([place for _, place in found], dtype=np.int64))
 
 
 def settings_of(folder: Path) -> dict[str, bytes]:
@@ -169,9 +190,14 @@ def settings_of(folder: Path) -> dict[str, bytes]:
         )
     names = "'task', 'model', 'opened', 'halted', 'scaled'"
     query = f"SELECT name, value FROM settings WHERE name IN ({names})"  # noqa: S608 (ours)
+    return {name: bytes(value) for name, value in _asked(folder, query)}
+
+
+def _asked(folder: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    path = folder / "state.sqlite"
     try:
         address = f"{path.resolve().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
-            return {name: bytes(value) for name, value in database.execute(query)}
+            return database.execute(query, values).fetchall()
     except sqlite3.Error as error:
         raise ParameterError(f"cannot read {path}: {error}") from error

@@ -280,6 +280,11 @@ def _restore(options: argparse.Namespace) -> int:
         task = restore(owner, backup)
     print(f"model {backup.model.digest().hex()} is at both servers")
     print(f"under the new plan {task.plan.digest.hex()}; the next round is 1")
+    if (past := task.past) is not None:
+        print(
+            f"its budget goes on: {past.index} of {task.plan.max_rounds} rounds are spent, "
+            f"{len(past.places)} reports of clients count"
+        )
     return 0
 
 

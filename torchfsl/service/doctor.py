@@ -249,7 +249,7 @@ def _task(folder: Path) -> str:
 def _budget(folder: Path) -> str:
     """Rounds that the task in a state folder has spent, and whether its noise is there."""
     from torchfsl.fsl.noise import ring_bytes
-    from torchfsl.service.backup import settings_of
+    from torchfsl.service.backup import past_of, settings_of
     from torchfsl.service.task import Task
 
     stored = settings_of(folder)
@@ -262,6 +262,8 @@ def _budget(folder: Path) -> str:
     if not plan.noise_sigma:  # limits need noise
         return "the plan has no noise"
     told = f"{opened} of {plan.max_rounds or 'any number of'} rounds are spent"
+    if (past := past_of(folder, plan, opened)) is not None:
+        told += f", {len(past.places):,} reports of clients count"
     kept = sum(path.stat().st_size for path in folder.glob("noise-*.ring"))
     goes_on = opened < plan.max_rounds and "halted" not in stored  # else the noise is wiped
     if plan.noise_taps and kept < ring_bytes(plan) and goes_on:

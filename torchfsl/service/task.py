@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.coin import Coins
@@ -17,7 +19,47 @@ from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.types import Array
 
-_MODEL, _OPTIMIZER = "model/", "optimizer/"
+_MODEL, _OPTIMIZER, _PAST = "model/", "optimizer/", "past/"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Past:
+    """The spent part of an earlier task's privacy budget, with which a restored task goes on.
+
+    Attributes:
+        index: rounds in which a share may have left.
+        clients: of every report that counts the number of its client, `uint64[n]`.
+        places: of every report the index of its round, `int64[n]`, below `index`.
+    """
+
+    index: int
+    clients: Array
+    places: Array
+
+    @classmethod
+    def of_values(cls, index: object, values: Mapping[str, Array]) -> Past:
+        """From the parts of an encoded task.
+
+        Raises:
+            DecodeError: they are no such counts.
+        """
+        clients, places = (values.get(_PAST + name) for name in ("clients", "places"))
+        if type(index) is not int or clients is None or places is None:
+            raise DecodeError("the task's spent budget is not whole: reports or index are missing")
+        kinds = clients.dtype == np.uint64, places.dtype == np.int64
+        if not all(kinds) or clients.ndim != 1 or clients.shape != places.shape:
+            raise DecodeError("the task's spent budget does not name a client and round by report")
+        if index < 0 or (len(places) and not 0 <= places.min() <= places.max() < index):
+            raise DecodeError(f"the task's spent budget has reports outside its {index} rounds")
+        return cls(index, clients, places)
+
+    def values(self) -> dict[str, Array]:
+        """Inverse of `of_values`, but for the index."""
+        return {f"{_PAST}clients": self.clients, f"{_PAST}places": self.places}
+
+    def reports(self) -> list[tuple[int, int]]:
+        """Client and index of the round of every report."""
+        return list(zip(self.clients.tolist(), self.places.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +73,7 @@ class Task:
         source: see `ServerModel`.
         reduce: see `ServerModel`.
         coins: of both servers, which make the plan's hash seed; empty if one party chose it.
+        past: what is spent of the budget already; None in a task that begins.
     """
 
     plan: Plan
@@ -39,9 +82,10 @@ class Task:
     source: Literal["delta", "gradient"] = "delta"
     reduce: Literal["mean", "sum"] = "mean"
     coins: Coins | tuple[()] = ()
+    past: Past | None = None
 
     def settings(self) -> dict[str, Any]:
-        """As JSON values."""
+        """As JSON values, without `past`, which servers keep by report."""
         return {
             "plan": self.plan.to_json(),
             "nonce": self.nonce.hex(),
@@ -125,7 +169,9 @@ def encode_task(
     """A task and its initial model for the servers; with the optimizer's state, if it goes on."""
     values = {_MODEL + name: value for name, value in state.items()}
     values |= {_OPTIMIZER + name: value for name, value in (moments or {}).items()}
-    return arrays.encode(values, task.settings())
+    if task.past is None:
+        return arrays.encode(values, task.settings())
+    return arrays.encode(values | task.past.values(), task.settings() | {"past": task.past.index})
 
 
 def decode_task(data: bytes) -> tuple[Task, ServerModel]:
@@ -136,6 +182,9 @@ def decode_task(data: bytes) -> tuple[Task, ServerModel]:
     """
     values, settings = arrays.decode(data)
     task = Task.from_settings(settings)
+    if "past" in settings:
+        past = Past.of_values(settings["past"], values)
+        task = dataclasses.replace(task, past=past)
     model = task.new_model(_under(_MODEL, values), _under(_OPTIMIZER, values))
     model.check(task.plan)
     return task, model

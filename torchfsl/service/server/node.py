@@ -296,7 +296,7 @@ class Node:
             if kind is Kind.SHARE_COMMIT and "state" in changes:
                 self._ledger.put_setting("opened", b"%d" % server.rounds_opened)
                 index, limits = server.rounds_opened - 1, server.participation
-                self._ledger.put_participations(limits.charged(index), index)
+                self._ledger.put_participations((c, index) for c in limits.charged(index))
             for after, message in follows.items():
                 self.transcript.say(number, after, message)
         if opened is not None:

@@ -47,7 +47,8 @@ def first_server(storage: Storage, task: Task, model: ServerModel, key: SealKey 
         ParameterError: sums of what its clients may send could leave the ring.
     """
     with_headroom(task.plan)
-    return new_server(storage, task, model, key)
+    opened = 0 if task.past is None else task.past.index
+    return new_server(storage, task, model, key, rounds_opened=opened)
 
 
 def attach_limits(storage: Storage, server: Server) -> None:

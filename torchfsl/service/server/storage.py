@@ -189,6 +189,9 @@ class Storage:
             self.ledger.put_setting("opened", None)
             self.ledger.put_setting("scaled", None)
             self.ledger.delete_participations()
+            if (past := task.past) is not None:
+                self.ledger.put_setting("opened", b"%d" % past.index)
+                self.ledger.put_participations(past.reports())
             forget_noise(self.ledger)
             _put_model_version(self.ledger, 0, model.digest(), file)
         self._drop_models(file)

@@ -283,10 +283,10 @@ class Ledger:
             query = "SELECT client, place FROM participations WHERE place < ? ORDER BY place"
             return [(int(client), place) for client, place in self._db.execute(query, (before,))]
 
-    def put_participations(self, clients: Iterable[int], index: int) -> None:
-        """Charge clients with the round of an index."""
+    def put_participations(self, reports: Iterable[tuple[int, int]]) -> None:
+        """Charge clients, each with the round of an index."""
         with self.transaction():
-            rows = [(_key(client), index) for client in clients]
+            rows = [(_key(client), index) for client, index in reports]
             self._db.executemany("INSERT OR IGNORE INTO participations VALUES (?, ?)", rows)
 
     def delete_participations(self) -> None:
