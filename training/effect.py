@@ -222,6 +222,12 @@ _SETTINGS: Final = (
     Use("privacy", lambda c: not c.preset.endswith("-widths"), "presets with clients of one size"),
     *_uses("privacy", "delta band", lambda c: c.privacy.epsilon > 0, "privacy.epsilon"),
     Use(
+        "privacy.rows",
+        lambda c: c.is_recommender and c.servers == "in-process",
+        "recommenders, with servers in this process",
+    ),
+    Use("privacy.list_share", lambda c: c.privacy.rows > 0, "privacy.rows"),
+    Use(
         "privacy.min_separation",
         lambda c: c.privacy.epsilon > 0 or c.privacy.max_participations > 0,
         "privacy.epsilon or privacy.max_participations",

@@ -31,8 +31,10 @@ from training.aggregations.audit import Audit
 from training.attached import Attached, attach
 from training.central import LocalSteps
 from training.config import Config, optimizer_settings
+from training.row_list import histogram_plan
 from training.sections import ConfigError, Sefl
 from training.seeded_noise import SeededNoise, with_noise
+from training.tasks.recommendation import RecommendationTask
 from training.tasks.task import Task
 
 AnyPlan = Plan | SesaPlan | SeflPlan
@@ -174,7 +176,14 @@ def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
             "download them whole, too), --above-break-even keep to keep the trees, or let a client "
             "send less"
         ) from error
-    return with_noise(config, plan, task.num_clients)
+    return with_noise(config, plan, task.num_clients, listing_of(config, task))
+
+
+def listing_of(config: Config, task: Task) -> Plan | None:
+    """The plan of the histogram that chose the rows, if there was one."""
+    if not isinstance(task, RecommendationTask):
+        return None
+    return histogram_plan(config, task.data.num_items, task.num_clients)
 
 
 def _bin_seed(config: Config) -> bytes | None:

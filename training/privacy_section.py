@@ -21,6 +21,9 @@ class Privacy:
         band: rounds over which noise is correlated; 0 for `min_separation`, 1 for independent.
         clip: how clients keep `fsl.l2_norm`: the `whole` update is scaled down, or the dense part
             and each table down to an equal share (`clip`), or up as well (`normalise`).
+        rows: of a recommender's items so many have rows of their own, the most frequent by a noisy
+            histogram of all clients; the others share one. 0 for all.
+        list_share: of the budget, for that histogram.
     """
 
     epsilon: float = 0.0
@@ -29,6 +32,8 @@ class Privacy:
     min_separation: int = 1
     band: int = 0
     clip: Literal["whole", "clip", "normalise"] = "whole"
+    rows: int = 0
+    list_share: float = 0.1
 
     @property
     def limits_cohorts(self) -> bool:
@@ -36,11 +41,14 @@ class Privacy:
         return self.max_participations > 0 or self.min_separation > 1
 
     def __post_init__(self) -> None:
-        lowest = {"epsilon": 0, "max_participations": 0, "min_separation": 1, "band": 0}
+        lowest = {"epsilon": 0, "max_participations": 0, "min_separation": 1, "band": 0, "rows": 0}
         for name, least in lowest.items():
             if not least <= getattr(self, name) < 1 << 40:
                 raise ConfigError(
                     f"privacy.{name} is {getattr(self, name)}; choose {least} or more"
                 )
-        if not 0 < self.delta < 1:
-            raise ConfigError(f"privacy.delta is {self.delta}; choose one in (0, 1)")
+        for name in ("delta", "list_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError(f"privacy.{name} is {getattr(self, name)}; choose one in (0, 1)")
+        if self.rows and not self.epsilon:
+            raise ConfigError("privacy.rows needs privacy.epsilon, whose noise hides the choice")

@@ -53,8 +53,14 @@ class SeededNoise:
         return discrete_gaussian.sample(sigma, count, words)
 
 
-def with_noise(config: Config, plan: Plan, clients: int) -> Plan:
+def with_noise(config: Config, plan: Plan, clients: int, listing: Plan | None = None) -> Plan:
     """The plan, calibrated where the settings ask for it.
+
+    Args:
+        config: the settings.
+        plan: without noise.
+        clients: of the whole task.
+        listing: of the histogram that chose the rows, if there was one.
 
     Raises:
         ParameterError: the noise cannot be had, or the extra `privacy` is missing.
@@ -71,12 +77,15 @@ def with_noise(config: Config, plan: Plan, clients: int) -> Plan:
         min_separation=asked.min_separation,
         clients=clients if asked.limits_cohorts else 0,
         band=asked.band or None,
+        other_plan=listing,
     )
 
 
-def spent(config: Config, plan: SubmodelPlan, rounds: int) -> dict[str, float]:
-    """Epsilon of the rounds so far, under `epsilon`; empty without noise of `privacy`."""
+def spent(
+    config: Config, plan: SubmodelPlan, rounds: int, listing: Plan | None = None
+) -> dict[str, float]:
+    """Epsilon of the rounds and the list so far, under `epsilon`; empty without noise."""
     if not isinstance(plan, Plan) or not plan.noise_sigma:
         return {}
-    found = privacy.guarantee(plan, delta=config.privacy.delta, rounds=rounds)
+    found = privacy.guarantee(plan, delta=config.privacy.delta, rounds=rounds, other_plan=listing)
     return {"epsilon": found.epsilon_server}

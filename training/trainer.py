@@ -18,7 +18,7 @@ from training.central import CentralTraining
 from training.clients import Clients, Job, dropout_seed, rounding_seed
 from training.config import Config
 from training.data.prf import Stream
-from training.federation import Federation
+from training.federation import Federation, listing_of
 from training.sections import ConfigError
 from training.seeded_noise import spent
 from training.tasks.recommendation import INPUTS
@@ -86,6 +86,7 @@ class Trainer:
         self._central: CentralTraining | None = None
         self._clients = Clients(config, task, federation.attached)
         self._workers: Workers | None = None
+        self._listing = listing_of(config, task)
 
     def run(self, first_round: int, done: Callable[[RoundRecord], bool | None]) -> None:
         """Run the rounds from `first_round` to the last; `done` hears of each, True stops."""
@@ -96,7 +97,9 @@ class Trainer:
                     self.mean.add(number, self.federation.server_model.state)
                 if self._evaluates(number):
                     record.metrics = self.evaluate()
-                    record.metrics |= spent(self.config, self.federation.plan, number)
+                    record.metrics |= spent(
+                        self.config, self.federation.plan, number, self._listing
+                    )
                 if done(record):
                     return
         finally:

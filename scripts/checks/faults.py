@@ -4,6 +4,7 @@
     python -m scripts.checks.faults                              # a taste, each kind twice
     python -m scripts.checks.faults --only kill --faults 200 --rounds 50
     python -m scripts.checks.faults --under loop
+    python -m scripts.checks.faults --noise --only kill freeze writes --faults 60
     python -m scripts.checks.faults --under systemd --root FOLDER     # as root, see `machines.py`
 
 Whatever can go wrong is done (`fault_kinds.KINDS`) to server processes, and to clients, in every
@@ -17,6 +18,8 @@ FILE, which several of these programs may share:
   - what a server says in a step of a round never changes, so no round opens twice;
   - the final model equals that of the same reports without faults, at both servers;
   - a round with an acknowledged report ends unopened only where a report log was damaged;
+  - with --noise the sum is the exact one and what both servers keep as added, byte for byte; past
+    noise is not lost, and lies in no state folder after its time;
   - older states, lost ledgers and damaged models are refused; both serve again after each fault,
     and nobody is needed except where the manual says so.
 """
@@ -39,6 +42,7 @@ from typing import Any, Final
 import numpy as np
 
 from scripts.checks.fault_kinds import KINDS, PERSON, Faults, asked, round_of
+from scripts.checks.fault_noise import TERMS, NoiseOnDisk
 from scripts.checks.fault_servers import Supervised
 from scripts.checks.machines import Booted, need_machine, watch
 from scripts.checks.round_clients import Clients, set_up_owner, sums_of
@@ -51,7 +55,7 @@ from torchfsl.submodel.server_model import ServerModel
 
 BAD: Final = (
     *("wrong_sums", "lost_reports", "steps_changed", "unexplained", "wedged"),
-    *("wrongly_accepted", "needed_a_person"),
+    *("wrongly_accepted", "needed_a_person", "noise_left", "noise_lost"),
 )
 """Findings that must stay empty."""
 NUM_CLIENTS: Final = 3
@@ -117,14 +121,16 @@ def run_batch(
     hit: Hits,
     kinds: Sequence[str] = KINDS,
     rounds: int = 0,
+    noise: bool = False,
 ) -> Found:
     """So many faults, and so many rounds at least, on fresh servers; what was found."""
-    clients = Clients(servers, NUM_CLIENTS, seed)
+    clients = Clients(servers, _people(noise), seed)
     faults = Faults(servers, clients, seed)
     try:
         found = watch(servers) if isinstance(servers, Booted) else {}
         servers.start()
-        owner, task, state = set_up_owner(servers, 1.0)
+        owner, task, state = set_up_owner(servers, 1.0, **(TERMS if noise else {}))
+        on_disk = NoiseOnDisk(servers, task.plan)
         model = ServerModel(state)
         clients.start()
         chaos = Chaos(faults, kinds, wanted, hit)
@@ -138,6 +144,7 @@ def run_batch(
             if opened is not None:
                 accepted[number] = opened.clients
                 sums = sums_of(task.plan, seed, number, opened.clients)
+                sums = on_disk.add_to(sums) if noise else sums
                 same = all(np.array_equal(opened.sums[n], s) for n, s in sums.sums.items())
                 wrong += [] if same else [number]
                 model.apply(task.plan, sums)
@@ -164,6 +171,8 @@ def run_batch(
             "wedged": faults.wedged,
             "wrongly_accepted": faults.accepted,
             "needed_a_person": sorted(set(faults.by_person) - set(PERSON)),
+            "noise_left": on_disk.left(),
+            "noise_lost": on_disk.lost(),
         }
     finally:
         servers.stop()
@@ -193,7 +202,7 @@ def find_lost(clients: Clients, accepted: dict[int, tuple[int, ...]]) -> list[tu
     """Reports acknowledged by both servers that are in no sum although their round was opened."""
     return [
         (number, client)
-        for client in range(NUM_CLIENTS)
+        for client in range(len(clients.processes))
         for number in clients.acknowledged(client)
         if number in accepted and client not in accepted[number]
     ]
@@ -202,7 +211,8 @@ def find_lost(clients: Clients, accepted: dict[int, tuple[int, ...]]) -> list[tu
 def _unexplained(servers: Supervised, clients: Clients) -> list[str]:
     """Rounds that ended unopened though somebody's report was acknowledged and no log damaged."""
     query = "SELECT number, reason FROM rounds WHERE state = 'unopened'"
-    counted = {number for client in range(NUM_CLIENTS) for number in clients.acknowledged(client)}
+    people = range(len(clients.processes))
+    counted = {number for client in people for number in clients.acknowledged(client)}
     return [
         f"round {number}: {reason}"
         for number, reason in asked(servers.state(0), query)
@@ -257,10 +267,16 @@ def is_good(found: Found) -> bool:
     return not any(found[name] for name in BAD) and found["models_equal"] == found.get("batches", 1)
 
 
+def _people(noise: bool) -> int:
+    """Clients; with noise each may report in every second round, so there are twice as many."""
+    return NUM_CLIENTS * (1 + noise)
+
+
 def _servers(options: Options, folder: Path) -> Supervised:
+    clients = _people(options.noise)
     if options.under == "systemd":
-        return Booted(folder / "run", options.root, clients=NUM_CLIENTS)
-    return Supervised(folder, clients=NUM_CLIENTS, under=options.under)
+        return Booted(folder / "run", options.root, clients=clients)
+    return Supervised(folder, clients=clients, under=options.under)
 
 
 @program(
@@ -268,6 +284,7 @@ def _servers(options: Options, folder: Path) -> Supervised:
     option("--only", nargs="+", metavar="KIND", about="kinds whose names begin so"),
     option("--faults", 2 * len(KINDS), "at least so many (default: each kind twice)"),
     option("--rounds", 0, "at least so many in each batch"),
+    option("--noise", False, "a plan with correlated noise and participation limits"),
     option("--batch", 2 * len(KINDS), "faults on one pair of servers"),
     option("--seed", 0),
     option("--root", Path, "under systemd: a Debian, made if it is not there"),
@@ -284,7 +301,7 @@ def main(options: Options) -> int:
         seed = options.seed * 1000 + total["batches"]
         wanted = min(options.batch, missing)
         with tempfile.TemporaryDirectory() as folder, _servers(options, Path(folder)) as servers:
-            found = run_batch(servers, wanted, seed, hit, kinds, options.rounds)
+            found = run_batch(servers, wanted, seed, hit, kinds, options.rounds, options.noise)
         print(json.dumps(found), flush=True)
         total = add(options.json, total, found, hit - before)
         if not is_good(found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 import os
 import time
@@ -32,13 +33,15 @@ from torchfsl.types import Array
 POLICY = RetryPolicy(attempt_seconds=20, total_seconds=120, longest_pause=0.3)
 
 
-def make_plan() -> Plan:
-    """A small plan with retrieval, trees and dense shares."""
+def make_plan(**terms: Any) -> Plan:
+    """A small plan with retrieval, trees and dense shares; `terms` are of a plan with noise."""
     table, bias = TensorSpec("table", (40, 3)), TensorSpec("bias", (12,))
     rows = SegmentSpec("rows", "rows", (table,), k_max=5, tau=3, retrieve=True)
     specs = [rows, SegmentSpec("rest", "dense", (bias,))]
     sizes: dict[str, Any] = {"max_clients": 8, "min_clients": 1, "above_break_even": "keep"}
-    return build_plan(specs, encoding=FixedPoint(32, 16, 4.0), **sizes)
+    proofs = {"proofs": "none"} if terms else {}
+    plan = build_plan(specs, encoding=FixedPoint(32, 16, 4.0), **sizes, **proofs)
+    return dataclasses.replace(plan, **terms)
 
 
 def make_update(plan: Plan, seed: int, round_number: int, client: int) -> Update:
@@ -63,11 +66,11 @@ def sums_of(plan: Plan, seed: int, round_number: int, clients: tuple[int, ...]) 
 
 
 def set_up_owner(
-    servers: LoopbackServers, fill: float = 0.0
+    servers: LoopbackServers, fill: float = 0.0, **terms: Any
 ) -> tuple[Owner, Task, dict[str, Array]]:
     """Make an owner that has set up a task at both servers, the task, and its model."""
     owner = Owner(servers.urls, servers.tls, policy=POLICY)
-    task = owner.bind(make_plan())
+    task = owner.bind(make_plan(**terms))
     tensors = [tensor for segment in task.plan.segments for tensor in segment.tensors]
     state = {t.name: np.full(t.shape, fill, t.dtype) for t in tensors}
     owner.set_up(task, state)

@@ -20,9 +20,9 @@ def _order(run: Figures) -> tuple[float, str, int]:
 
 @table(
     "privacy",
-    "epsilon | reports of a user | rounds apart | noise correlated over | users a round | rounds | "
-    "AUC (seed) | exact rounds",
-    "{epsilon} | {privacy[max_participations]} | {privacy[min_separation]} | {band} | "
+    "epsilon | reports of a user | rounds apart | noise correlated over | item rows | "
+    "users a round | rounds | AUC (seed) | exact rounds",
+    "{epsilon} | {privacy[max_participations]} | {privacy[min_separation]} | {band} | {rows} | "
     "{clients_per_round} | {rounds}{through} | {auc} | {exact}",
     figures=runs_of,
     stamp=stamp_of,
@@ -40,6 +40,7 @@ def _privacy(runs: list[Figures]) -> Iterator[Figures]:
             **first,
             "epsilon": f"{asked['epsilon']:g}" if asked["epsilon"] else "none",
             "band": f"{band} rounds" if band > 1 and asked["epsilon"] else "-",
+            "rows": asked.get("rows") or "all",
             "through": ", both servers" if first["aggregation"] == "fsl" else "",
             "auc": ", ".join(f"{run['metrics']['auc']:.3f} ({run['seed']})" for run in group),
             "exact": f"{sum(run['exact_rounds'] for run in group)} of "

@@ -16,6 +16,7 @@ from training.data.synthetic import synthetic_images, synthetic_sentences
 from training.data.tables import Vocabulary
 from training.federation import Federation, build
 from training.presets import PRESETS
+from training.row_list import frequent_rows
 from training.sections import Recommendation, Rest, Sentences
 from training.tasks.build import recommender
 from training.tasks.classification import (
@@ -55,9 +56,12 @@ def small_task(config: Config) -> Task:
     seed = config.seed
     if config.preset in ("din", "din-dp"):
         data = synthetic_interactions(seed, users=30, items=40, categories=5, length=(4, 8))
-        return RecommendationTask(
+        task = RecommendationTask(
             data, config.recommendation, network=recommender(config), seed=seed
         )
+        if (kept := frequent_rows(config, task.known, data.num_items)) is not None:
+            task.keep_rows(kept)
+        return task
     local = LocalPlan(batch_size=4, epochs=1, steps=2)
     if config.preset == "textcnn":
         sentences = synthetic_sentences(seed, train=60, test=20, classes=3)

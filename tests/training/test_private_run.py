@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from tests.support.small_tasks import small_config, small_task
+from torchfsl import privacy
 from training import experiment
 from training.config import Config
+from training.effect import refuse_idle
+from training.federation import listing_of
 from training.presets import PRESETS
 from training.sections import ConfigError
 from training.trainer import RoundRecord
@@ -94,12 +97,41 @@ def test_a_separation_alone_makes_cohorts_that_keep_it(tmp_path: Path) -> None:
     run(dataclasses.replace(config, privacy=apart), tmp_path / "run")
 
 
+@pytest.mark.parametrize("aggregation", ["plain", "fsl"])
+def test_a_run_on_listed_rows_spends_on_the_list_too(aggregation: Any, tmp_path: Path) -> None:
+    listed = dataclasses.replace(config_of(aggregation).privacy, rows=7)
+    config = dataclasses.replace(config_of(aggregation), privacy=listed)
+    listener = Listener()
+    run(config, tmp_path / "run", listener)
+    task = small_task(config)
+    assert tuple(task.build_model().state_dict()["item_embedding.weight"].shape) == (8, 4)
+    (listing,) = [listing_of(config, task)]
+    assert listing is not None
+    alone = privacy.guarantee(listing, delta=1e-6).epsilon_server
+    assert 0 < alone < listener.epsilons[0] < max(listener.epsilons) <= 8.0
+    assert listener.epsilons[-1] == pytest.approx(8.0, abs=1e-3)
+
+
 def test_another_seed_has_other_noise(tmp_path: Path) -> None:
     models = {run(config_of(), tmp_path / "one")["model_sha256"]}
     changed = config_of()
     object.__setattr__(changed, "seed", 4)
     models.add(run(changed, tmp_path / "two")["model_sha256"])
     assert len(models) == 2
+
+
+def test_a_list_needs_noise_and_servers_that_draw_it_from_the_seed() -> None:
+    config = PRESETS["din-dp"]
+    for changes in ({"epsilon": 0.0, "rows": 5}, {"rows": -1}, {"list_share": 1.0}):
+        with pytest.raises(ConfigError, match=r"privacy\."):
+            dataclasses.replace(config.privacy, **changes)
+    far = dataclasses.replace(
+        config,
+        servers="https://a:1,https://b:2",
+        privacy=dataclasses.replace(config.privacy, rows=5),
+    )
+    with pytest.raises(ConfigError, match=r"privacy\.rows"):
+        refuse_idle(far, config, [])
 
 
 def test_epsilon_needs_a_norm() -> None:

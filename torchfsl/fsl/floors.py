@@ -228,7 +228,7 @@ class ClientPolicy:
 def guarantees(plan: Plan, epsilon: float, delta: float) -> bool:
     """Whether all rounds of a plan keep (epsilon, delta) against either server; needs no extra.
 
-    The delta of a Gaussian release is Balle and Wang's (2018, Theorem 8), as in `privacy.guarantee`.
+    The delta of a Gaussian release is Balle and Wang's (2018, Theorem 8).
     """
     if not plan.noise_sigma or not plan.max_rounds:
         return False

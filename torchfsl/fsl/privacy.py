@@ -267,8 +267,7 @@ def _check_wish(
     epsilon: float, delta: float, clients: int, lane_share: float, share: float
 ) -> None:
     if not 0 < epsilon < math.inf or not 0 < lane_share < 1 or not 0 < share <= 1:
-        raise ParameterError(
-            "epsilon is finite and above 0, lane_share between 0 and 1, share the same or 1")  # fmt: skip
+        raise ParameterError("epsilon is finite and above 0, both shares between 0 and 1")
     if clients and delta * clients >= 1:
         raise ParameterError(
             f"delta is {delta:g} with {clients:,} clients: choose one below {1 / clients:.1g}, or "
@@ -327,8 +326,8 @@ def _wanted(
     slack = rounds * sum(_num_values(plan)) * _ROUNDING_SLACK + spent.slack
     if epsilon <= 4 * slack:
         raise ParameterError(
-            f"no noise reaches epsilon {epsilon} in {rounds} rounds: ask for more than {4 * slack:.2g}",
-            code="epsilon-unreachable")  # fmt: skip
+            f"no noise reaches epsilon {epsilon} in {rounds} rounds: ask for more than "
+            f"{4 * slack:.2g}", code="epsilon-unreachable")  # fmt: skip
     whole = float(accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack)))
     room = whole**-2 - spent.gaussian**-2
     if room <= 0:

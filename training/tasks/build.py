@@ -32,6 +32,7 @@ from training.data.tables import (
 )
 from training.data.text import Text, load_text, synthetic_text
 from training.presets import PRESETS
+from training.row_list import frequent_rows
 from training.sections import ConfigError
 from training.tasks.classification import (
     ClassificationTask,
@@ -81,7 +82,7 @@ def _recommender(config: Config) -> Task:
     else:
         data = load_folder(Path(config.data))
     stepping = config.local.optimizer != "gradient" and config.aggregation != "central"
-    return RecommendationTask(
+    task = RecommendationTask(
         data,
         settings,
         network=recommender(config),
@@ -89,6 +90,9 @@ def _recommender(config: Config) -> Task:
         evaluate=config.evaluate,
         steps=config.local.epochs if stepping else 1,
     )
+    if (kept := frequent_rows(config, task.known, data.num_items)) is not None:
+        task.keep_rows(kept)
+    return task
 
 
 def recommender(config: Config) -> Callable[..., nn.Module]:

@@ -86,6 +86,7 @@ class RecommendationTask(Task):
         self.rows_per_client: Budget = settings.rows_per_client
         self.num_clients = data.num_users
         self._network = network
+        self.keep_rows(np.arange(data.num_items))
         with torch.device("meta"):
             names = set(self._make().state_dict())
         self._tables = [table for table in (ITEMS, CATEGORIES, USERS) if table in names]
@@ -115,13 +116,25 @@ class RecommendationTask(Task):
             in_catalogue=settings.catalogue_users,
         )
 
+    @property
+    def known(self) -> list[Ids]:
+        """By client the items of its training data, in their order."""
+        return self._known
+
+    def keep_rows(self, items: Ids) -> None:
+        """Give these items rows of their own, and all others one together, the last."""
+        is_whole = len(items) == self.data.num_items
+        self._num_rows = len(items) + (not is_whole)
+        self._row_of = np.full(self.data.num_items, len(items), dtype=np.int64)
+        self._row_of[items] = np.arange(len(items))
+
     def build_model(self) -> nn.Module:
         """The model with seeded initial weights."""
         return seeded(self._make, self.seed)
 
     def _make(self) -> nn.Module:
         return self._network(
-            items=self.data.num_items,
+            items=self._num_rows,
             categories=self.data.num_categories,
             users=self.data.num_users if self.settings.user_table else 0,
         )
@@ -133,7 +146,7 @@ class RecommendationTask(Task):
         """
         samples, items = self._samples(client, Stream(self.seed, "work", round_number, client))
         needed = {
-            ITEMS: items,
+            ITEMS: np.unique(self._row_of[items]),
             CATEGORIES: np.unique(self.data.category_of[items]),
             USERS: np.array([client], dtype=np.int64),
         }
@@ -244,6 +257,6 @@ class RecommendationTask(Task):
         padded[mask] = np.concatenate(histories)
         shared = len(targets) // len(histories)
         mask, padded = np.repeat(mask, shared, axis=0), np.repeat(padded, shared, axis=0)
-        category = self.data.category_of
-        arrays = (users, targets, category[targets], padded, category[padded], mask)
+        row, category = self._row_of, self.data.category_of
+        arrays = (users, row[targets], category[targets], row[padded], category[padded], mask)
         return tuple(torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays)

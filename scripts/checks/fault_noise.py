@@ -1,0 +1,82 @@
+"""Correlated noise at servers under faults: what was added, and what must not lie on disk any more.
+
+Servers draw from the operating system, so nobody can know a round's noise before. Afterwards the
+slot that a server's ledger names last holds what it has added, byte for byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from scripts.checks.fault_kinds import asked
+from scripts.checks.fault_servers import Supervised
+from torchfsl.fsl.noise import by_segment, noise_values, taking
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.state.noise_ring import NOISE
+from torchfsl.submodel.opened import Opened
+
+TERMS: Final = {
+    "l2_bound": 1 << 20, "noise_sigma": 1000, "noise_taps": (256, 128), "min_separation": 2,
+    "max_rounds": 10_000,
+}  # fmt: skip
+"""Of a plan with noise; a client may report in every second round."""
+_PIECE: Final = 64
+"""Bytes of a slot that are looked for: they lie on disk by no chance."""
+
+
+class NoiseOnDisk:
+    """Reads the noise that both servers keep.
+
+    Attributes:
+        seen: by server, by index of the round what its slot held.
+    """
+
+    def __init__(self, servers: Supervised, plan: Plan) -> None:
+        """Nothing read yet."""
+        self._servers, self._plan = servers, plan
+        self.seen: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
+
+    def add_to(self, sums: Opened) -> Opened:
+        """The sums with what both servers have added to those of the last opened round."""
+        total = {name: values.copy() for name, values in sums.sums.items()}
+        for party in (0, 1):
+            slot = np.frombuffer(self._newest(party), np.int32).astype(np.int64)
+            for name, values in by_segment(self._plan, taking([slot])).items():
+                if name in total:
+                    total[name] += values
+        return dataclasses.replace(sums, sums=total)
+
+    def left(self) -> list[str]:
+        """Slots whose time is over, and of which a piece lies in a server's state folder."""
+        found = []
+        for party, slots in enumerate(self.seen):
+            state = self._servers.state(party)
+            files = {path: path.read_bytes() for path in state.rglob("*") if path.is_file()}
+            over = sorted(slots)[: -len(self._plan.noise_taps)]
+            found += [
+                f"server {party}, round {index}: {path.name}"
+                for index in over
+                for path, content in files.items()
+                if slots[index][:_PIECE] in content
+            ]
+        return found
+
+    def lost(self) -> list[str]:
+        """Lines of the servers' logs that say that past noise was lost."""
+        lines = (line for party in (0, 1) for line in self._servers.log(party).splitlines())
+        return [line for line in lines if "is lost: later rounds" in line]
+
+    def _newest(self, party: int) -> bytes:
+        state: Path = self._servers.state(party)
+        ((value,),) = asked(state, f"SELECT value FROM settings WHERE name = '{NOISE}'")  # noqa: S608 (ours)
+        slot, (index, _) = max(json.loads(value).items(), key=lambda item: item[1][0])
+        (ring,) = state.glob("noise-*.ring")
+        size = 4 * noise_values(self._plan)
+        held = ring.read_bytes()[int(slot) * size :][:size]
+        self.seen[party].setdefault(index, held)
+        return held
