@@ -162,6 +162,11 @@ class Config:
             raise ConfigError(f"task is {self.task!r}: it is for the preset own, not {self.preset}")
         if self.privacy.epsilon and not self.fsl.l2_norm:
             raise ConfigError("privacy.epsilon needs fsl.l2_norm, to which clients scale updates")
+        if 0 < self.privacy.rounds < self.rounds:
+            raise ConfigError(
+                f"privacy.rounds is {self.privacy.rounds}, fewer than the run's {self.rounds}: "
+                "noise is for all rounds of a task, so choose as many, or 0"
+            )
         self._check_units()
         self._check_widths()
         for name in ("threads", "torch_threads", "patience"):

@@ -220,7 +220,7 @@ _SETTINGS: Final = (
     ),
     Use("sefl.delta", lambda c: c.sefl.noise > 0, "sefl.noise"),
     Use("privacy", lambda c: not c.preset.endswith("-widths"), "presets with clients of one size"),
-    *_uses("privacy", "delta band", lambda c: c.privacy.epsilon > 0, "privacy.epsilon"),
+    *_uses("privacy", "delta rounds band", lambda c: c.privacy.epsilon > 0, "privacy.epsilon"),
     Use(
         "privacy.rows",
         lambda c: c.is_recommender and c.servers == "in-process",

@@ -15,6 +15,7 @@ class Privacy:
     Attributes:
         epsilon: what all rounds together guarantee against either server; 0 for no noise.
         delta: of the guarantee.
+        rounds: of the whole task, for which the noise is; 0 for those of the run.
         max_participations: most rounds in which a client reports; 0 for no limit. Under this limit
             or the next, cohorts take the clients in a fixed seeded order instead of at random.
         min_separation: fewest rounds between two reports of a client.
@@ -28,6 +29,7 @@ class Privacy:
 
     epsilon: float = 0.0
     delta: float = 1e-6
+    rounds: int = 0
     max_participations: int = 0
     min_separation: int = 1
     band: int = 0
@@ -41,7 +43,8 @@ class Privacy:
         return self.max_participations > 0 or self.min_separation > 1
 
     def __post_init__(self) -> None:
-        lowest = {"epsilon": 0, "max_participations": 0, "min_separation": 1, "band": 0, "rows": 0}
+        lowest = {"epsilon": 0, "rounds": 0, "max_participations": 0, "min_separation": 1, "band": 0,
+                  "rows": 0}  # fmt: skip
         for name, least in lowest.items():
             if not least <= getattr(self, name) < 1 << 40:
                 raise ConfigError(

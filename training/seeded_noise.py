@@ -72,7 +72,7 @@ def with_noise(config: Config, plan: Plan, clients: int, listing: Plan | None = 
         plan,
         epsilon=asked.epsilon,
         delta=asked.delta,
-        rounds=config.rounds,
+        rounds=asked.rounds or config.rounds,
         max_participations=asked.max_participations,
         min_separation=asked.min_separation,
         clients=clients if asked.limits_cohorts else 0,

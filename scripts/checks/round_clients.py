@@ -30,7 +30,7 @@ from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.types import Array
 
-POLICY = RetryPolicy(attempt_seconds=20, total_seconds=120, longest_pause=0.3)
+POLICY = RetryPolicy(attempt_seconds=20, total_seconds=300, longest_pause=0.3)
 
 
 def make_plan(**terms: Any) -> Plan:

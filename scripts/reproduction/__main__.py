@@ -162,7 +162,8 @@ def _recommendation(o: Options) -> None:
 
 def _privacy(o: Options) -> None:
     names = o.cell or list(privacy.CELLS)
-    privacy.run_privacy(names, o.seed, data=o.data, rounds=o.rounds, **_where())
+    lengths = {"rounds": o.rounds, "fsl_rounds": o.fsl_rounds}
+    privacy.run_privacy(names, o.seed, data=o.data, **lengths, **_where())
 
 
 RUNS: dict[str, tuple[str, Callable[[Options], None]]] = {
@@ -195,7 +196,7 @@ RUNS: dict[str, tuple[str, Callable[[Options], None]]] = {
         "recommenders on Amazon Beauty and Sports (--cell PRESET-DATASET)",
         _recommendation,
     ),
-    "privacy": ("DIN's AUC by epsilon (--cell eps8-b4)", _privacy),
+    "privacy": ("DIN's AUC by epsilon (--cell eps8-b4 or servers-eps8-b4)", _privacy),
     "report": ("tables and plots of the pages, from all of results/", lambda _: report.write()),
 }
 """By name what runs are, and a function that makes those without a result."""

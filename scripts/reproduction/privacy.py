@@ -1,8 +1,9 @@
 """DIN on Amazon Beauty under differential privacy: AUC by epsilon. Runs resume.
 
-Every run adds the noise of both servers, drawn from the seed, to sums in the clear (`plain`). A
-cell that begins with `servers-` goes through both servers instead, with the same noise: it must
-end with an equal model. Cohorts take all users in one order, which keeps the limits.
+Every run adds the noise of both servers, drawn from the seed, to sums in the clear (`plain`). The
+first `--fsl-rounds` rounds of a cell that begins with `servers-` go through both servers and, a
+second time, in the clear, with the same noise: both must end with the same model, bit for bit.
+Cohorts take all users in one order, which keeps the limits.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def run_privacy(
     data: Path | None,
     runs: Path,
     rounds: int | None,
+    fsl_rounds: int,
     command: str,
 ) -> None:
     """Run what has no result yet, all cells of a seed before the next seed.
@@ -49,21 +51,29 @@ def run_privacy(
         data: folder of the data sets.
         runs: what unfinished runs need is kept there.
         rounds: of a run; None for the preset's.
+        fsl_rounds: of a run through both servers, where fewer.
         command: goes into the result.
 
     Raises:
         SystemExit: no data, or an unknown cell.
+        RuntimeError: both servers make another model than the sums in the clear.
     """
     folder = data_folder(data, "privacy", "amazon-beauty")
     for name, seed in ((name, seed) for seed in seeds for name in names):
         config = config_of(name, folder, seed, rounds)
+        through = name.startswith(SERVERS)
+        if through:
+            config = dataclasses.replace(config, rounds=min(fsl_rounds, config.rounds))
         label = f"{name}-{config.rounds}-seed{seed}"
         if label in read_results("privacy"):
             print(f"{label}: is here; remove its result to run it again", flush=True)
             continue
         print(label, flush=True)
-        through = config.rounds if name.startswith(SERVERS) else 0
-        result = run(config, runs / "privacy" / label, through)
+        result = run(config, runs / "privacy" / label, 0)
+        if through:
+            plain, result = result, run(config, runs / "privacy" / label, config.rounds)
+            if plain["model_sha256"] != result["model_sha256"]:
+                raise RuntimeError(f"{label}: fsl and plain hold other models")
         asked = dataclasses.asdict(config.privacy)
         found = {"cell": name, "privacy": asked, **result, "command": command}
         write_result("privacy", label, found)
@@ -86,6 +96,6 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> Config:
         threads=1,
         local=dataclasses.replace(base.local, together=True),
         server=dataclasses.replace(base.server, lr=rate),
-        privacy=dataclasses.replace(base.privacy, **changes),
+        privacy=dataclasses.replace(base.privacy, rounds=rounds or base.rounds, **changes),
         recommendation=dataclasses.replace(base.recommendation, ranked_users=0),
     )

@@ -30,6 +30,7 @@ from torchfsl.fsl.estimates.measuring import rows_plan
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server import sizes
+from torchfsl.fsl.server.evaluation import LocalEvaluator
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
@@ -130,6 +131,37 @@ def test_noise_of_the_operating_system_is_drawn_by_the_shards_once_a_value() -> 
     # Of 768 values the deviation itself has one of 1.8: six of them on both sides.
     assert np.concatenate(every).size == 768
     assert 60 < np.concatenate(every).std() < 82
+
+
+def test_correlated_noise_is_that_of_one_process() -> None:
+    plan = dataclasses.replace(
+        noisy(mixed_plan(lane="count")), noise_taps=(64, 32, 8), min_separation=3, max_rounds=9
+    )
+
+    def make(*arguments: Any) -> ShardedEvaluator:
+        return ShardedEvaluator(*arguments, open_grid=in_process(3))
+
+    def rounds(evaluator: Any) -> list[Any]:
+        words = [np.random.default_rng(party) for party in (0, 1)]
+        plain, opened = twin_servers(plan, in_process(1)), []
+        servers = tuple(
+            Server(
+                b, plan=plan, model=plain[b].model, evaluator=evaluator,
+                draw_noise=lambda s, n, rng=words[b]: np.rint(rng.normal(0, s, n)).astype(np.int64),
+            )
+            for b in (0, 1)
+        )  # fmt: skip
+        rng = np.random.default_rng(0)
+        for number in range(6):
+            first = 3 * (number % 3)
+            updates = {first + i: random_update(plan, rng, rows=2) for i in range(3)}
+            opened.append(play_round((servers[0], servers[1]), number, updates)[0])
+        return opened
+
+    for ours, theirs in zip(rounds(make), rounds(LocalEvaluator), strict=True):
+        for name, total in theirs.sums.items():
+            assert np.array_equal(ours.sums[name], total)
+            assert np.array_equal(ours.lanes.get(name), theirs.lanes.get(name))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 50])

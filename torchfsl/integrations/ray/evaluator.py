@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from torchfsl.crypto import discrete_gaussian
-from torchfsl.errors import ParameterError
 from torchfsl.fsl import messages, noise
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.messages import Buffer
@@ -36,7 +35,7 @@ class ShardedEvaluator:
         plan: of the task.
         party: of this server.
         draw: gives the noise of a plan that has any. The operating system's is drawn by the shards,
-            each for its rows; another one, which tests inject, is drawn here.
+            each for its rows; one that is correlated over rounds, or injected, is drawn here.
         release: called when reports were read; see `Spool.release`.
         open_grid: makes the shards.
         early: at once, without anybody who waits for it; or when they are first needed.
@@ -54,17 +53,7 @@ class ShardedEvaluator:
         early: bool = False,
         checkpoint_windows: int = CHECKPOINT_WINDOWS,
     ) -> None:
-        """Nothing is computed yet.
-
-        Raises:
-            ParameterError: noise is correlated, of which shards would have to keep their parts.
-        """
-        if plan.noise_taps:
-            raise ParameterError(
-                "shards draw noise that is independent over rounds: calibrate with band=1, or run "
-                "the server without Ray",
-                code="unsupported-plan",
-            )
+        """Nothing is computed yet."""
         self._plan, self._party, self._draw = plan, party, draw
         self.shards = Shards(plan, party, open_grid, early=early)
         self._sums = FrontSums(plan, party, release, self.shards, checkpoint_windows)
