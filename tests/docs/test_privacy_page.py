@@ -6,9 +6,11 @@ import dataclasses
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.support.federation import make_plan, make_segment
 from torchfsl.crypto.fixed_point import FixedPoint
@@ -21,6 +23,32 @@ DELTA = 1e-6
 PAGE = re.sub(
     r"\s+", " ", (Path(__file__).resolve().parents[2] / "docs" / "privacy.md").read_text()
 )
+
+
+def test_the_list_of_the_page_holds_the_most_frequent_rows_within_the_whole_budget() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "privacy.md").read_text()
+    blocks = re.findall(r"```python[^\n]*\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(blocks[0].partition("fed.plan")[0], names)  # noqa: S102 (the page's program)
+    (listing,) = [block for block in blocks if "histogram" in block]
+    exec(listing.replace("22_363", "12").replace("epsilon=2.0", "epsilon=400.0"), names)  # noqa: S102
+    counting = names["counting"]
+    servers = counting.local_servers()
+    with servers.round():
+        for client in range(12):
+            rows = torch.tensor([4, 9, 100 + client])
+            with counting.round(servers, client, rows=rows):
+                names["count"](rows)
+    counting.load(servers)
+    assert sorted(names["most_frequent"](2).tolist()) == [4, 9]
+    both = {"epsilon": 400.0, "delta": DELTA, "rounds": 89, "other_plan": names["listing"]}
+    plan = privacy.calibrate(names["plan"], max_participations=4, min_separation=22, **both)
+    found = privacy.guarantee(plan, delta=DELTA, other_plan=names["listing"])
+    assert 399 < found.epsilon_server <= 400
+    alone = privacy.guarantee(names["listing"], delta=DELTA)
+    assert alone.multiplier_server**-2 / found.multiplier_server**-2 == pytest.approx(
+        1 / 9, rel=0.02
+    )
 
 
 def calibrated(epsilon: float) -> Plan:
