@@ -69,8 +69,11 @@ Hits = collections.Counter[str]
 class Chaos:
     """Does one fault after the other in a thread, each in the state that had fewest of its kind."""
 
-    def __init__(self, faults: Faults, kinds: Sequence[str], wanted: int, hit: Hits) -> None:
+    def __init__(
+        self, faults: Faults, kinds: Sequence[str], wanted: int, hit: Hits, seconds: float = 3.0
+    ) -> None:
         self.faults, self.kinds, self.wanted, self.hit = faults, kinds, wanted, hit
+        self.seconds = seconds
         self.did: Hits = collections.Counter()
         self.first: dict[tuple[int, int, str], str] = {}
         self.changed: list[tuple[int, int, str]] = []
@@ -94,7 +97,7 @@ class Chaos:
         kind = min(self.kinds, key=lambda name: (by_kind[name], draw.random()))
         target = min(_STATES, key=lambda s: (self.hit[f"{kind}: {s}"], draw.random()))
         state = self.faults.servers.state(party)
-        limit = time.monotonic() + 3.0
+        limit = time.monotonic() + self.seconds
         while round_of(state)[1] != target and time.monotonic() < limit:
             time.sleep(0.001)
         met = round_of(state)[1]
@@ -122,6 +125,7 @@ def run_batch(
     kinds: Sequence[str] = KINDS,
     rounds: int = 0,
     noise: bool = False,
+    slow: int = 1,
 ) -> Found:
     """So many faults, and so many rounds at least, on fresh servers; what was found."""
     clients = Clients(servers, _people(noise), seed)
@@ -133,14 +137,14 @@ def run_batch(
         on_disk = NoiseOnDisk(servers, task.plan)
         model = ServerModel(state)
         clients.start()
-        chaos = Chaos(faults, kinds, wanted, hit)
+        chaos = Chaos(faults, kinds, wanted, hit, 3.0 * slow)
         chaos.thread.start()
         accepted: dict[int, tuple[int, ...]] = {}
         wrong: list[int] = []
         number = 0
         while chaos.thread.is_alive() or not accepted or number < rounds:
             stays = number % 4 == 3  # it waits for one client more than there are
-            opened = play(owner, number, NUM_CLIENTS + stays, 4.0 if stays else 12.0)
+            opened = play(owner, number, NUM_CLIENTS + stays, slow * (4.0 if stays else 12.0))
             if opened is not None:
                 accepted[number] = opened.clients
                 sums = sums_of(task.plan, seed, number, opened.clients)
@@ -286,6 +290,7 @@ def _servers(options: Options, folder: Path) -> Supervised:
     option("--rounds", 0, "at least so many in each batch"),
     option("--noise", False, "a plan with correlated noise and participation limits"),
     option("--batch", 2 * len(KINDS), "faults on one pair of servers"),
+    option("--slow", 1, "how many times longer rounds take than on an idle machine"),
     option("--seed", 0),
     option("--root", Path, "under systemd: a Debian, made if it is not there"),
 )
@@ -301,7 +306,9 @@ def main(options: Options) -> int:
         seed = options.seed * 1000 + total["batches"]
         wanted = min(options.batch, missing)
         with tempfile.TemporaryDirectory() as folder, _servers(options, Path(folder)) as servers:
-            found = run_batch(servers, wanted, seed, hit, kinds, options.rounds, options.noise)
+            found = run_batch(
+                servers, wanted, seed, hit, kinds, options.rounds, options.noise, options.slow
+            )
         print(json.dumps(found), flush=True)
         total = add(options.json, total, found, hit - before)
         if not is_good(found):
