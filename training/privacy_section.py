@@ -22,7 +22,7 @@ class Privacy:
         band: rounds over which noise is correlated; 0 for `min_separation`, 1 for independent.
         clip: how clients keep `fsl.l2_norm`: the `whole` update is scaled down, or the dense part
             and each table down to an equal share (`clip`), or up as well (`normalise`).
-        rows: of a recommender's items so many have rows of their own, the most frequent by a noisy
+        rows: so many items of a recommender have separate rows, the most frequent by a noisy
             histogram of all clients; the others share one. 0 for all.
         list_share: of the budget, for that histogram.
     """

@@ -1,6 +1,6 @@
 """Correlated noise at servers under faults: what was added, and what must not lie on disk any more.
 
-Servers draw from the operating system, so nobody can know a round's noise before. Afterwards the
+Servers draw from the operating system, so the noise of a round is not known before. Afterwards the
 slot that a server's ledger names last holds what it has added, byte for byte.
 """
 

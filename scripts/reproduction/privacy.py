@@ -1,8 +1,8 @@
 """DIN on Amazon Beauty under differential privacy: AUC by epsilon. Runs resume.
 
 Every run adds the noise of both servers, drawn from the seed, to sums in the clear (`plain`). The
-first `--fsl-rounds` rounds of a cell that begins with `servers-` go through both servers and, a
-second time, in the clear, with the same noise: both must end with the same model, bit for bit.
+first `--fsl-rounds` rounds of a cell that begins with `servers-` go through both servers, too,
+with the same noise: both runs must end with the same model, bit for bit.
 Cohorts take all users in one order, which keeps the limits.
 """
 

@@ -24,6 +24,8 @@ from torchfsl.service.local import free_ports
 from torchfsl.service.net import calls
 
 PREFIX = calls.path("").encode()
+SOON = dataclasses.replace(QUICK, attempt_seconds=20, total_seconds=20)
+"""A listener that is not made anew fails a test, and does not hang it."""
 
 
 class ProbedPair(Pair):
@@ -64,7 +66,7 @@ def test_a_path_that_is_not_utf_8_does_not_keep_others_out(pair: ProbedPair) -> 
         caller.call(PREFIX + b"Info\xff", b"{}")
         caller.read(0.5)
         caller.close()
-        link = Link(pair.urls[0], 0, pair.files("client-2"), QUICK)
+        link = Link(pair.urls[0], 0, pair.files("client-2"), SOON)
         assert b'"party": 0' in link.call("Info", b"{}", limit=1 << 16)
         link.close()
     assert pair.ready() == "ok\n"
@@ -98,7 +100,7 @@ def test_a_client_that_leaves_before_its_answer_leaves_the_server_ready(
         time.sleep(seconds)
         caller.close()
     time.sleep(0.2)
-    link = Link(pair.urls[0], 0, pair.files("client-2"), QUICK)
+    link = Link(pair.urls[0], 0, pair.files("client-2"), SOON)
     assert b'"party": 0' in link.call("Info", b"{}", limit=1 << 16)
     link.close()
     assert pair.ready() == "ok\n"
@@ -130,7 +132,7 @@ def test_a_wire_version_of_odd_digits_is_refused_as_another_version(
 def test_an_owners_request_that_one_server_alone_could_take_is_refused_at_both(
     pair: ProbedPair, method: str, fields: dict[str, object], why: str
 ) -> None:
-    link = Link(pair.urls[0], 0, pair.files("owner"), QUICK)
+    link = Link(pair.urls[0], 0, pair.files("owner"), SOON)
     with pytest.raises(DecodeError, match=why):
         link.call(method, json.dumps(fields, ensure_ascii=False).encode(), limit=1 << 16)
     link.close()

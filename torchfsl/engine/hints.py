@@ -82,9 +82,8 @@ class ClipWarning:
             bound = math.ldexp(plan.l2_bound, -plan.encoding.frac_bits)
             warnings.warn(
                 f"l2_bound left {report.norm_kept:.2%} of this update's norm: it is "
-                f"{plan.l2_bound} units of the encoding, a norm of {bound:.3g}. Plan with a larger "
-                "one, as torchfsl.privacy.l2_bound(encoding, norm), or lower the learning rate. "
-                "Later ones: rnd.clip_report.norm_kept.",
+                f"{plan.l2_bound} units of the encoding, a norm of {bound:.3g}. Take a larger one, "
+                "as privacy.l2_bound(encoding, norm). Later ones: rnd.clip_report.norm_kept.",
                 stacklevel=5,
             )
 

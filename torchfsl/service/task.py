@@ -54,7 +54,7 @@ class Past:
         return cls(index, clients, places)
 
     def values(self) -> dict[str, Array]:
-        """Inverse of `of_values`, but for the index."""
+        """Inverse of `of_values`, without the index."""
         return {f"{_PAST}clients": self.clients, f"{_PAST}places": self.places}
 
     def reports(self) -> list[tuple[int, int]]:
@@ -73,7 +73,7 @@ class Task:
         source: see `ServerModel`.
         reduce: see `ServerModel`.
         coins: of both servers, which make the plan's hash seed; empty if one party chose it.
-        past: what is spent of the budget already; None in a task that begins.
+        past: the spent part of the budget; None in a task that begins.
     """
 
     plan: Plan

@@ -122,7 +122,7 @@ class RecommendationTask(Task):
         return self._known
 
     def keep_rows(self, items: Ids) -> None:
-        """Give these items rows of their own, and all others one together, the last."""
+        """Give each of these items a row, and all others one together, the last."""
         is_whole = len(items) == self.data.num_items
         self._num_rows = len(items) + (not is_whole)
         self._row_of = np.full(self.data.num_items, len(items), dtype=np.int64)
