@@ -301,7 +301,7 @@ def main(options: Options) -> int:
         need_machine(options.root)
     total = read(options.json)
     while (missing := options.faults - sum(total["faults"].values())) > 0:
-        before = collections.Counter(total["states_hit"])
+        before: Hits = collections.Counter(total["states_hit"])
         hit = collections.Counter(before)
         seed = options.seed * 1000 + total["batches"]
         wanted = min(options.batch, missing)
