@@ -81,9 +81,9 @@ class ClipWarning:
         if report.norm_kept < _LITTLE and self._is_first("norm"):
             bound = math.ldexp(plan.l2_bound, -plan.encoding.frac_bits)
             warnings.warn(
-                f"l2_bound left {report.norm_kept:.2%} of this update's norm: {plan.l2_bound} units of "
-                f"the encoding are {bound:.3g}. Take a larger one, privacy.l2_bound(encoding, norm). "
-                "Later ones: rnd.clip_report.",
+                f"l2_bound left {report.norm_kept:.2%} of this update's norm: {plan.l2_bound} "
+                f"units of the encoding are {bound:.3g}. Take a larger one, privacy.l2_bound("
+                "encoding, norm). Later ones: rnd.clip_report.",
                 stacklevel=5,
             )
 
