@@ -41,7 +41,9 @@ def _privacy(runs: list[Figures]) -> Iterator[Figures]:
             "epsilon": f"{asked['epsilon']:g}" if asked["epsilon"] else "none",
             "band": f"{band} rounds" if band > 1 and asked["epsilon"] else "-",
             "rows": asked.get("rows") or "all",
-            "through": f" of {asked['rounds']}, both servers" * (first["aggregation"] == "fsl"),
+            "through": f" of {asked['rounds']}, both servers"
+            if first["aggregation"] == "fsl"
+            else "",
             "auc": ", ".join(f"{run['metrics']['auc']:.3f} ({run['seed']})" for run in group),
             "exact": f"{sum(run['exact_rounds'] for run in group)} of "
             f"{sum(run['rounds'] for run in group)}",
