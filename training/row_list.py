@@ -1,7 +1,7 @@
 """Rows of a table that an experiment trains: the most frequent, by one noisy histogram.
 
 In a round before the first, each client sends at most `MOST` of its rows, with equal values and a
-norm of 1. The opened sums have the noise of both servers, drawn from the seed, so that every
+norm of 1. The sums have the noise of both servers, drawn from the seed, so that every
 process of a run chooses the same rows.
 """
 

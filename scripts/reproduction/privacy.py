@@ -1,9 +1,9 @@
 """DIN on Amazon Beauty under differential privacy: AUC by epsilon. Runs resume.
 
 Every run adds the noise of both servers, drawn from the seed, to sums in the clear (`plain`). The
-first `--fsl-rounds` rounds of a cell that begins with `servers-` go through both servers, too,
-with the same noise: both runs must end with the same model, bit for bit.
-Cohorts take all users in one order, which keeps the limits.
+first `--fsl-rounds` rounds of a cell that begins with `servers-` also go through both servers with
+the same noise, and must end with an equal model. Cohorts take all users in one order, which keeps
+the limits.
 """
 
 from __future__ import annotations

@@ -130,9 +130,9 @@ class Backup:
 def restore(owner: Owner, backup: Backup) -> Task:
     """Set up a new task that goes on with the model of a backup; returns it.
 
-    What the old task has spent of its budget is spent in the new one: the rounds that it had opened
-    and, under participation limits, each client's reports. Rounds that were opened after the backup
-    are not in it. Past noise is not either, so correlation begins anew.
+    The new task goes on with the budget of the old one: the rounds that it had opened are spent,
+    and under participation limits each client's reports count. Rounds that were opened after the
+    backup are not in it. Past noise is not either, so correlation begins anew.
 
     Raises:
         ParameterError: the old plan's rounds are all spent, or the backup does not say which
