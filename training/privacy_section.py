@@ -43,8 +43,8 @@ class Privacy:
         return self.max_participations > 0 or self.min_separation > 1
 
     def __post_init__(self) -> None:
-        lowest = {"epsilon": 0, "rounds": 0, "max_participations": 0, "min_separation": 1, "band": 0,
-                  "rows": 0}  # fmt: skip
+        lowest = dict.fromkeys(("epsilon", "rounds", "max_participations", "band", "rows"), 0)
+        lowest["min_separation"] = 1
         for name, least in lowest.items():
             if not least <= getattr(self, name) < 1 << 40:
                 raise ConfigError(
