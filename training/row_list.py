@@ -20,9 +20,9 @@ from torchfsl.submodel.plain import Plain
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
+from torchfsl.types import Indices
 from training.config import Config
 from training.seeded_noise import SeededNoise
-from training.tasks.task import Ids
 
 MOST: Final = 20
 """Rows that a client sends: its last ones."""
@@ -51,7 +51,7 @@ def histogram_plan(config: Config, num_rows: int, clients: int) -> Plan | None:
     )  # fmt: skip
 
 
-def histogram_update(plan: Plan, rows: Ids) -> Update:
+def histogram_update(plan: Plan, rows: Indices) -> Update:
     """A client's report: its last `MOST` distinct rows, each with 1 / sqrt(their number).
 
     Args:
@@ -64,7 +64,7 @@ def histogram_update(plan: Plan, rows: Ids) -> Update:
     return {_NAME: SegmentUpdate(chosen, np.full((len(chosen), 1), value, dtype=np.int64))}
 
 
-def frequent_rows(config: Config, known: Sequence[Ids], num_rows: int) -> Ids | None:
+def frequent_rows(config: Config, known: Sequence[Indices], num_rows: int) -> Indices | None:
     """The rows that are trained, increasing; None for all.
 
     Args:
