@@ -13,6 +13,7 @@ from torchfsl.fsl.in_process import TwoServers
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import check_update
+from torchfsl.types import Indices
 from training.config import Config
 from training.presets import PRESETS
 from training.row_list import MOST, frequent_rows, histogram_plan, histogram_update
@@ -33,6 +34,12 @@ def plan_of(config: Config) -> Plan:
     plan = histogram_plan(config, ROWS, len(KNOWN))
     assert plan is not None
     return plan
+
+
+def kept(config: Config) -> Indices:
+    rows = frequent_rows(config, KNOWN, ROWS)
+    assert rows is not None
+    return rows
 
 
 def test_a_client_sends_its_last_rows_with_a_norm_of_one_at_most() -> None:
@@ -57,9 +64,9 @@ def test_with_little_noise_the_most_frequent_rows_are_chosen_the_same_in_every_p
         exact[part.positions] += part.values[:, 0]
     wanted = np.sort(np.argsort(-exact, kind="stable")[:9])
     for _ in range(2):
-        assert np.array_equal(frequent_rows(config, KNOWN, ROWS), wanted)
+        assert np.array_equal(kept(config), wanted)
     noisy = dataclasses.replace(config, privacy=dataclasses.replace(config.privacy, epsilon=0.3))
-    assert not np.array_equal(frequent_rows(noisy, KNOWN, ROWS), wanted)
+    assert not np.array_equal(kept(noisy), wanted)
     every = dataclasses.replace(config.privacy, rows=0)
     assert frequent_rows(dataclasses.replace(config, privacy=every), KNOWN, ROWS) is None
 
@@ -75,4 +82,4 @@ def test_both_servers_choose_the_same_rows_with_the_same_noise() -> None:
         session.submit(histogram_update(plan, rows))
     counts = servers.close_round().opened.sums["histogram"].reshape(-1)
     chosen = np.sort(np.argsort(-counts, kind="stable")[:9])
-    assert np.array_equal(frequent_rows(config, KNOWN, ROWS), chosen)
+    assert np.array_equal(kept(config), chosen)
