@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.din import layers
-from models.histories import as_logits, mean_of, rows_of, scaled_table
+from models.histories import as_logits, by_pairs, mean_of, rows_of, scaled_table
 
 
 class FactorisationMachine(nn.Module):
@@ -103,12 +103,47 @@ class DeepFM(nn.Module):
         mask: Tensor,
     ) -> Tensor:
         """Return the logits `[B, 2]` of (not taken, taken); arguments as of `models.DIN`."""
-        fields = [self.item_embedding(target), self.category_embedding(target_category)]
-        for table, past, candidate in (
-            (self.item_embedding, history, target),
-            (self.category_embedding, history_category, target_category),
-        ):
-            fields.append(mean_of(rows_of(table, past, candidate, mask), mask))
+        own_B2D = self._of_items(target, target_category)
+        past = self._of_users(user, target, target_category, history, history_category, mask)
+        return as_logits(self.machine(torch.cat([own_B2D, past], dim=1)))
+
+    def score_items(
+        self,
+        user: Tensor,
+        target: Tensor,
+        target_category: Tensor,
+        history: Tensor,
+        history_category: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """Return the scores `[U, C]` of C candidates a user; see `models.DIN.score_items`."""
+        zero = torch.zeros_like(user)
+        past = self._of_users(user, zero, zero, history, history_category, mask)
+        items = self._of_items(target, target_category)
+        return by_pairs(past, items, lambda *both: self.machine(torch.cat(both[::-1], dim=1)))
+
+    def _of_items(self, target: Tensor, target_category: Tensor) -> Tensor:
+        """Rows `[..., 2, D]` of candidates."""
+        rows = [self.item_embedding(target), self.category_embedding(target_category)]
+        return torch.stack(rows, dim=-2)
+
+    def _of_users(
+        self,
+        user: Tensor,
+        target: Tensor,
+        target_category: Tensor,
+        history: Tensor,
+        history_category: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """Rows `[B, F, D]` of histories and users."""
+        rows = [
+            mean_of(rows_of(table, past, candidate, mask), mask)
+            for table, past, candidate in (
+                (self.item_embedding, history, target),
+                (self.category_embedding, history_category, target_category),
+            )
+        ]
         if self.user_embedding is not None:
-            fields.append(self.user_embedding(user))
-        return as_logits(self.machine(torch.stack(fields, dim=1)))
+            rows.append(self.user_embedding(user))
+        return torch.stack(rows, dim=1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.din import layers
-from models.histories import as_logits, mean_of, rows_of, scaled_table
+from models.histories import as_logits, by_pairs, mean_of, rows_of, scaled_table
 
 
 class _UserAndItem(nn.Module):
@@ -36,11 +36,26 @@ class _UserAndItem(nn.Module):
     ) -> Tensor:
         """Return the logits `[B, 2]` of (not taken, taken); arguments as of `models.DIN`."""
         item_BD = self.item_embedding(target)
+        return as_logits(self.score(self._of_users(user, target, history, mask), item_BD))
+
+    def score_items(
+        self,
+        user: Tensor,
+        target: Tensor,
+        target_category: Tensor,
+        history: Tensor,
+        history_category: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """Return the scores `[U, C]` of C candidates a user; see `models.DIN.score_items`."""
+        user_UD = self._of_users(user, torch.zeros_like(user), history, mask)
+        return by_pairs(user_UD, self.item_embedding(target), self.score)
+
+    def _of_users(self, user: Tensor, target: Tensor, history: Tensor, mask: Tensor) -> Tensor:
         if self.user_embedding is None:
-            user_BD = mean_of(rows_of(self.item_embedding, history, target, mask), mask)
-        else:
-            user_BD = self.user_embedding(user)
-        return as_logits(self.score(user_BD, item_BD))
+            return mean_of(rows_of(self.item_embedding, history, target, mask), mask)
+        rows_BD: Tensor = self.user_embedding(user)
+        return rows_BD
 
     def score(self, user_BD: Tensor, item_BD: Tensor) -> Tensor:
         """Scores `[B]` of rows `[B, D]`."""

@@ -1,9 +1,19 @@
-"""What recommenders read of a history, and how they say what they think of a candidate."""
+"""What recommenders read of a history, and how they say what they think of a candidate.
+
+Shape legend
+    B = samples, U = users, C = candidates a user, L = longest history of the batch, D = row width
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import torch
 from torch import Tensor, nn
+
+PAIRS: Final = 4096
+"""Users times candidates that are scored at once."""
 
 
 def rows_of(table: nn.Embedding, history: Tensor, target: Tensor, mask: Tensor) -> Tensor:
@@ -28,6 +38,30 @@ def rows_of(table: nn.Embedding, history: Tensor, target: Tensor, mask: Tensor) 
 def mean_of(rows_BLD: Tensor, mask: Tensor) -> Tensor:
     """Mean over the real items of a history: float `[B, D]`, zero for an empty one."""
     return rows_BLD.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def by_pairs(user_UF: Tensor, items: Tensor, score: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Scores of users with their candidates, `PAIRS` or one user's at once.
+
+    Args:
+        user_UF: `[U, ...]`.
+        items: `[C, ...]` of candidates that all users share, or `[U, C, ...]`.
+        score: of `[B, ...]` rows of users and as many of items, `[B]`.
+
+    Returns:
+        `[U, C]`.
+    """
+    users, form = len(user_UF), user_UF.shape[1:]
+    if items.dim() == user_UF.dim():
+        items = items.expand(users, *items.shape)
+    each, step = items.shape[1], max(1, PAIRS // items.shape[1])
+    found = user_UF.new_empty(users, each)
+    for start in range(0, users, step):
+        own = items[start : start + step]
+        named = user_UF[start : start + step, None].expand(-1, each, *form)
+        pairs = named.reshape(-1, *form), own.reshape(-1, *own.shape[2:])
+        found[start : start + step] = score(*pairs).view(-1, each)
+    return found
 
 
 def as_logits(score_B: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.histories import as_logits, rows_of, scaled_table
+from models.histories import as_logits, by_pairs, rows_of, scaled_table
 
 
 class SASRec(nn.Module):
@@ -61,22 +61,39 @@ class SASRec(nn.Module):
         The real items of a row of `history` stand first, the latest of them last.
         """
         item_BD = self.item_embedding(target)
+        return as_logits((self._of_users(target, history, mask) * item_BD).sum(dim=1))
+
+    def score_items(
+        self,
+        user: Tensor,
+        target: Tensor,
+        target_category: Tensor,
+        history: Tensor,
+        history_category: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """Return the scores `[U, C]` of C candidates a user; see `models.DIN.score_items`."""
+        latest_UD = self._of_users(torch.zeros_like(user), history, mask)
+        items = self.item_embedding(target)
+        return by_pairs(latest_UD, items, lambda latest, item: (latest * item).sum(dim=1))
+
+    def _of_users(self, target: Tensor, history: Tensor, mask: Tensor) -> Tensor:
+        """What attention makes of histories, `[B, D]`; zero of an empty one."""
+        length_B, width = mask.sum(dim=1), self.item_embedding.embedding_dim
         if not history.shape[1]:
-            return as_logits(0.0 * item_BD.sum(dim=1))
-        length_B = mask.sum(dim=1)
+            return 0.0 * self.item_embedding(target)
         place = torch.arange(history.shape[1], device=mask.device)
         back_BL = (length_B[:, None] - 1 - place).clamp(min=0)
         # Rows are as large as positions, so that neither drowns the other.
-        rows_BLD = rows_of(self.item_embedding, history, target, mask) * item_BD.shape[1] ** 0.5
+        rows_BLD = rows_of(self.item_embedding, history, target, mask) * width**0.5
         values_BLD = self.dropout(rows_BLD + self.positions[back_BL])
         allowed = mask[:, None, :] & (place[:, None] >= place)  # [B, L, L]: of earlier ones only
         allowed = allowed | torch.eye(len(place), dtype=torch.bool, device=mask.device)
         for block in self.blocks:
             values_BLD = block(values_BLD, allowed)
-        last_B1D = (length_B - 1).clamp(min=0)[:, None, None].expand(-1, 1, item_BD.shape[1])
+        last_B1D = (length_B - 1).clamp(min=0)[:, None, None].expand(-1, 1, width)
         latest_BD = self.norm(values_BLD.gather(1, last_B1D).squeeze(1))
-        score_B = (latest_BD * item_BD).sum(dim=1)
-        return as_logits(torch.where(length_B > 0, score_B, 0.0))
+        return torch.where(length_B[:, None] > 0, latest_BD, 0.0)
 
 
 class _Block(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -15,6 +16,7 @@ from training.federation import Federation, build, explained
 from training.interrupt import Interrupt
 from training.run_folder import RunFolder
 from training.tasks.build import build_task
+from training.tasks.recommendation import RecommendationTask
 from training.tasks.task import Task
 from training.trainer import MeanModel, RoundRecord, Trainer
 
@@ -36,6 +38,10 @@ class Listener(Protocol):
 
     def stop(self) -> None:
         """Rounds ended, or failed."""
+
+    def follow(self, steps: Sequence[Any], name: str) -> Iterable[Any]:
+        """Go through the steps of a ranking."""
+        return steps
 
 
 def _said_of(config: Config, federation: Federation) -> str:
@@ -66,6 +72,8 @@ def run_experiment(
         KeyboardInterrupt: after a Ctrl-C and the checkpoint of its round.
     """
     task = build_task(config)
+    if isinstance(task, RecommendationTask):
+        task.follow = console.follow
     run = RunFolder(folder, config, resume=resume)
     saved = run.checkpoints.load()
     federation = _build(config, task, saved)
@@ -92,7 +100,7 @@ def run_experiment(
     finally:
         console.stop()
     test = trainer.measure(task.final_test)
-    summary = run.write_summary(federation, records, baselines, test, task.metric)
+    summary = run.write_summary(federation, records, baselines, test, task)
     title = f"{config.preset}, {config.aggregation}, {summary['rounds']} rounds"
     plot_curves(records, task.metric, baselines, title, folder / "curves.png")
     if test:

@@ -10,7 +10,7 @@ import dataclasses
 import importlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -64,6 +64,10 @@ class Tracker:
         """Close it."""
         self.close()
         self.console.stop()
+
+    def follow(self, steps: Sequence[Any], name: str) -> Iterable[Any]:
+        """Pass on."""
+        return self.console.follow(steps, name)
 
     def open(self, finished: int) -> None:
         """Begin, or go on after so many rounds."""
@@ -222,3 +226,12 @@ class Console:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+    def follow(self, steps: Sequence[Any], name: str) -> Iterable[Any]:
+        """Show a second bar, which goes when it is full."""
+        if self._quiet:
+            return steps
+        from tqdm import tqdm
+
+        bar: Iterable[Any] = tqdm(steps, name, file=sys.stderr, leave=False, dynamic_ncols=True)
+        return bar

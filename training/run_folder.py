@@ -21,10 +21,13 @@ from training.effect import idle_under_aggregation
 from training.federation import Federation
 from training.presets import PRESETS
 from training.sections import ConfigError
+from training.tasks.recommendation import RecommendationTask
+from training.tasks.task import Task
 from training.trainer import RoundRecord
 
 _MAY_DIFFER = frozenset(
     ["rounds", "eval_every", "checkpoint_every", "patience", "servers", "tls", "replace", "workers"]
+    + [f"recommendation.{name}" for name in ("ranked_users", "catalogue_users", "rank_every")]
 )
 """Settings that a resumed run may change: they do not alter what a round does."""
 
@@ -77,12 +80,14 @@ class RunFolder:
         records: list[RoundRecord],
         baselines: dict[str, float],
         test: dict[str, float],
-        metric: str,
+        task: Task,
     ) -> dict[str, Any]:
         """Write `summary.json`; returns its content."""
-        summary = summarise(self.config, federation, records, baselines, metric)
+        summary = summarise(self.config, federation, records, baselines, task.metric)
         if test:
             summary["test"] = test
+        if isinstance(task, RecommendationTask):
+            summary["ranking"] = dict(task.scope)
         replace_file(self.folder / "summary.json", strict_json(summary, indent=2) + "\n")
         return summary
 
@@ -214,7 +219,7 @@ def check_same(file: Path, config: Any, folder: Path, *, may_differ: Collection[
         file: JSON of the settings that the run began with.
         config: dataclass of the settings now.
         folder: of the run, for the message.
-        may_differ: settings that do not alter what a round does.
+        may_differ: settings that do not alter what a round does, those of sections with a dot.
 
     Raises:
         ConfigError: another setting differs.
@@ -232,6 +237,8 @@ def check_same(file: Path, config: Any, folder: Path, *, may_differ: Collection[
         section = type(getattr(config, name))
         if isinstance(before, dict) and dataclasses.is_dataclass(section):
             before = {**json.loads(json.dumps(dataclasses.asdict(section()))), **before}
+            free = {key: own for key, own in now[name].items() if f"{name}.{key}" in may_differ}
+            before |= free
         if name not in may_differ and before != now[name]:
             raise ConfigError(
                 f"{folder} holds a run with {name} = {before}, now it is {now[name]}: "

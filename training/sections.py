@@ -62,7 +62,9 @@ class Recommendation:
         blocks: of SASRec.
         ranked_users: how many seeded users' held-out item is ranked among 99 negatives at the end
             of a run; 0 for none, any large number for all.
-        catalogue_users: how many seeded users' held-out item is ranked in the whole catalogue.
+        catalogue_users: how many seeded users' held-out item is ranked in the whole catalogue; any
+            large number for all.
+        rank_every: rounds between rankings, each with an evaluation; 0 for none before the end.
     """
 
     dim: int = 18
@@ -78,11 +80,12 @@ class Recommendation:
     blocks: int = 2
     ranked_users: int = 0
     catalogue_users: int = 0
+    rank_every: int = 0
 
     def __post_init__(self) -> None:
         _at_least(1, self, "history", "negatives", "rows_per_client", "blocks")
         _at_least(2, self, "dim")
-        _at_least(0, self, "ranked_users", "catalogue_users")
+        _at_least(0, self, "ranked_users", "catalogue_users", "rank_every")
         for name in ("head", "attention"):
             _expect_widths(self, name, "[] for no hidden layer")
         _expect_share(self, "dropout")

@@ -100,6 +100,8 @@ class Trainer:
                     record.metrics |= spent(
                         self.config, self.federation.plan, number, self._listing
                     )
+                if self._ranks(number):
+                    record.metrics |= self.measure(self.task.final_test)
                 if done(record):
                     return
         finally:
@@ -246,7 +248,13 @@ class Trainer:
         return self.residuals.setdefault(client, Residual())
 
     def _evaluates(self, number: int) -> bool:
-        return number in (1, self.config.rounds) or number % self.config.eval_every == 0
+        due = number in (1, self.config.rounds) or number % self.config.eval_every == 0
+        return due or self._ranks(number)
+
+    def _ranks(self, number: int) -> bool:
+        """Before the last round, after which the run does."""
+        every = self.config.recommendation.rank_every if self.config.is_recommender else 0
+        return every > 0 and number % every == 0 and number < self.config.rounds
 
 
 def mean_phases(receipts: list[Receipt]) -> dict[str, float]:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import torch
 
 from scripts.bench import measure as bench_measure
-from scripts.reproduction.results import Figures
+from scripts.reproduction.results import Figures, read_results, write_result
 from scripts.reproduction.runs import (
     Progress,
     changed,
@@ -39,8 +39,8 @@ from training.presets import PRESETS, narrowed
 DATASETS: Final = {"beauty": "amazon-beauty", "sports": "amazon-sports"}
 PRESET_NAMES: Final = ("din", "din-small", "din-published", "mf", "ncf", "deepfm", "sasrec")
 NARROWED: Final = ("din", "din-small", "din-published")
-RANKED, IN_CATALOGUE = 2000, 200
-"""Users whose held-out item is ranked among 99 negatives, and in the whole catalogue."""
+RANKED = IN_CATALOGUE = 1_000_000
+"""Users whose held-out item is ranked among 99 negatives, and in the whole catalogue: all."""
 Changes = Mapping[str, Any]
 """By setting its value, by section those of its settings that differ."""
 CENTRAL: Final[Changes] = {
@@ -102,7 +102,7 @@ def run_recommenders(
 def run_cell(
     table: str, about: Figures, config: Config, fsl_rounds: int, *, runs: Path, command: str
 ) -> None:
-    """Run a cell with its seed, unless the table has its result.
+    """Run a cell with its seed, unless the table has its result; rank all users where that has few.
 
     Args:
         table: of results.
@@ -113,7 +113,14 @@ def run_cell(
         command: goes into the result.
     """
     label = f"{about['cell']}-{config.rounds}-seed{config.seed}"
-    make = functools.partial(run, config, runs / table / label, fsl_rounds)
+    folder = runs / table / label
+    known = read_results(table).get(label, {"ranking": None})
+    ranks = config.evaluate == "test" and config.recommendation.catalogue_users
+    if ranks and "ranking" not in known:
+        print(label, flush=True)
+        write_result(table, label, ranked_again(known, config, folder))
+        return
+    make = functools.partial(run, config, folder, fsl_rounds)
     write_once(table, label, lambda: about | make(), command)
 
 
@@ -174,8 +181,7 @@ def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
         **{name: getattr(config, name) for name in _SET},
         **summarised(summary, *_KEPT),
         "curve": [(r["round"], r["auc"], r.get("mean_auc")) for r in rounds if "auc" in r],
-        "ranked_users": RANKED,
-        "catalogue_users": IN_CATALOGUE,
+        "ranking": summary["ranking"],
         "test": summary.get("test"),
         "seconds_of_rounds": sum(
             config.clients_per_round * r["client_seconds"] + r["server_seconds"] for r in rounds
@@ -183,6 +189,28 @@ def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "versions": {**summary["versions"], "machine": bench_measure.machine()},
     }
+
+
+def ranked_again(known: Mapping[str, Any], config: Config, folder: Path) -> dict[str, Any]:
+    """A result whose rankings have fewer users, with those of all.
+
+    The run is made again, or read where its folder still has it. Its rounds are summed in the
+    clear, which ends with the same model.
+
+    Raises:
+        RuntimeError: the model is another one.
+    """
+    torch.set_num_threads(config.torch_threads)
+    folder.mkdir(parents=True, exist_ok=True)
+    summary = run_or_read(config, folder / config.aggregation, Progress("auc"))
+    if summary["model_sha256"] != known["model_sha256"]:
+        raise RuntimeError(
+            f"{folder.name} ended with another model than its result has: remove the result, and "
+            "run the cell again"
+        )
+    kept = {name: own for name, own in known.items() if not name.endswith("_users")}
+    found = {name: summary[name] for name in ("ranking", "test", "baselines")}
+    return kept | found | {"date": time.strftime("%Y-%m-%d")}
 
 
 def _first_rounds(

@@ -57,11 +57,10 @@ def _kind(run: Figures) -> str:
 
 @table(
     "recommenders",
-    "data | model | rounds | seeds | AUC, mean of models | AUC, latest model | HR@10 | NDCG@10 | "
-    "MRR | HR@10, catalogue | popularity: AUC, HR@10, HR@10 in the catalogue | up | down | "
-    "exact rounds, of which through both servers",
-    "Amazon {data} | `{preset}`{kind} | {rounds} | {seeds} | {mean_auc} | {auc} | {hr10} | "
-    "{ndcg10} | {mrr} | {catalogue_hr10} | {popular} | {up} | {down} | {exact}",
+    "data | model | rounds | seeds | AUC, mean of models | AUC, latest model | popularity: AUC | "
+    "up | down | exact rounds, of which through both servers",
+    "Amazon {data} | `{preset}`{kind} | {rounds} | {seeds} | {mean_auc} | {auc} | {popular} | "
+    "{up} | {down} | {exact}",
     figures=tests,
     stamp=stamp_of,
     command="recommendation --cell din-beauty",
@@ -69,27 +68,81 @@ def _kind(run: Figures) -> str:
 def _recommenders(runs: list[Figures]) -> Iterator[Figures]:
     for group in _groups(runs):
         first = group[0]
-        prefix = "mean_" if "mean_auc" in first["metrics"] else ""
-
-        def values(part: str, name: str, group: list[Figures] = group) -> str:
-            return mean([run[part][name] for run in group], 4)
-
         through = [run["fsl"] for run in group if run["fsl"]]
-        popular = ("auc", "hr10", "catalogue_hr10")
         central = first["aggregation"] == "central"
         yield {
-            **first,
-            "data": first["dataset"].capitalize(),
-            "kind": _kind(first),
-            "seeds": ", ".join(str(run["seed"]) for run in group),
-            "mean_auc": values("metrics", "mean_auc") if prefix else "-",
-            "auc": values("metrics", "auc"),
-            **{n: values("test", prefix + n) for n in ("hr10", "ndcg10", "mrr", "catalogue_hr10")},
-            "popular": ", ".join(values("baselines", f"popularity_{name}") for name in popular),
+            **_named(group),
+            "mean_auc": _mean_of(group, "metrics", "mean_auc"),
+            "auc": _mean_of(group, "metrics", "auc"),
+            "popular": _mean_of(group, "baselines", "popularity_auc"),
             "up": size(through[0]["upload_bytes"]) if through else "-",
             "down": size(through[0]["download_bytes"]) if through else "-",
             "exact": "-" if central else f"{_exact(group)}; {_exact(through)}",
         }
+
+
+def _named(group: list[Figures]) -> Figures:
+    """The first run of a group, its data and model in words, and all seeds."""
+    seeds = ", ".join(str(run["seed"]) for run in group)
+    data = group[0]["dataset"].capitalize()
+    return {**group[0], "data": data, "kind": _kind(group[0]), "seeds": seeds}
+
+
+def _mean_of(group: list[Figures], part: str, name: str) -> str:
+    """Over the runs of a group, or a dash where they lack the figure."""
+    found = [run[part][name] for run in group if name in run[part]]
+    return mean(found, 4) if len(found) == len(group) > 0 else "-"
+
+
+@table(
+    "recommenders-ranking",
+    "data | model | protocol | users | HR@10 | NDCG@10 | HR@20 | NDCG@20 | MRR | "
+    "central: HR@10 | central: NDCG@10 | from central | popularity: HR@10",
+    "Amazon {data} | `{preset}`{kind} | {protocol} | {users} | {hr10} | {ndcg10} | {hr20} | "
+    "{ndcg20} | {mrr} | {of_hr10} | {of_ndcg10} | {gap} | {popular}",
+    figures=tests,
+    stamp=None,
+)
+def _rankings(runs: list[Figures]) -> Iterator[Figures]:
+    """Two rows for each model, with central training of its data, preset and rounds."""
+    groups = _groups(runs)
+    yardsticks = {_yardstick(group[0]): group for group in groups if _is_central(group[0])}
+    for group in [group for group in groups if not _is_central(group[0])]:
+        beside = yardsticks.get(_yardstick(group[0]), [])
+        for prefix, protocol in (("", "99 others"), ("catalogue_", "catalogue")):
+            users = "catalogue_users" if prefix else "ranked_users"
+            own = ("mean_" if "mean_auc" in group[0]["metrics"] else "") + prefix
+            names = ("hr10", "ndcg10", "hr20", "ndcg20", "mrr")
+            found = {name: _mean_of(group, "test", own + name) for name in names}
+            of_central = {f"of_{n}": _mean_of(beside, "test", own + n) for n in names[:2]}
+            pairs = [(found[name], of_central[f"of_{name}"]) for name in names[:2]]
+            yield {
+                **_named(group), **found, **of_central,
+                "protocol": protocol,
+                "users": f"{group[0].get('ranking', group[0])[users]:,}",
+                "gap": ", ".join(_gap(*pair) for pair in pairs) if beside else "-",
+                "popular": _mean_of(group, "baselines", f"popularity_{prefix}hr10"),
+            }  # fmt: skip
+
+
+def _is_central(run: Figures) -> bool:
+    return bool(run["aggregation"] == "central")
+
+
+def _yardstick(run: Figures) -> tuple[Any, ...]:
+    """Equal for runs and the central training that they are compared with."""
+    return (
+        run["dataset"],
+        run["preset"],
+        run["rounds"],
+        run.get("ranking", {}).get("catalogue_users"),
+    )
+
+
+def _gap(own: str, of_central: str) -> str:
+    """Between two means, in percent of the second."""
+    value, central = (float(text.split()[0]) for text in (own, of_central))
+    return f"{100 * (value / central - 1):+.1f} %"
 
 
 def _exact(runs: list[Figures]) -> str:

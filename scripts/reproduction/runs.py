@@ -6,7 +6,7 @@ import dataclasses
 import fcntl
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,10 @@ class Progress:
 
     def stop(self) -> None:
         """Nothing to close."""
+
+    def follow(self, steps: Sequence[Any], name: str) -> Iterable[Any]:
+        """Show nothing."""
+        return steps
 
 
 def changed(config: Config, **changes: Any) -> Config:

@@ -58,6 +58,9 @@ def test_runs_of_a_cell_whole_and_in_part_through_the_servers_end_with_one_model
     row = _row_of("`din-small`")
     assert row[3] == "0, 1"
     assert row[-1] == "4 of 4; 2 of 2"
+    others, catalogue = _rankings("`din-small`")
+    assert others[2:4] == ["99 others", "8"]
+    assert catalogue[2:4] == ["catalogue", "2"]
     (tmp_path / "results" / "recommendation.jsonl").unlink()
     _run(["din-small-beauty"], data, seeds=[0], fsl_rounds=2)
     whole = read_results("recommendation")[name]
@@ -114,6 +117,54 @@ def test_every_trial_has_words_and_changes_what_it_says() -> None:
         for name in recommendation.TRIALS
     ]
     assert len({repr(config) for config in configs}) == len(configs)
+
+
+def test_a_result_is_ranked_again_by_its_own_model_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = _beauty(tmp_path)
+    _run(["mf-beauty"], data, seeds=[0], fsl_rounds=0)
+    ((name, first),) = read_results("recommendation").items()
+    old = {key: own for key, own in first.items() if key != "ranking"} | {"catalogue_users": 2}
+    write_result("recommendation", name, old)
+    monkeypatch.setattr(recommendation, "IN_CATALOGUE", 5)
+    (data / "runs" / "recommendation" / name / "plain" / "summary.json").unlink()
+    _run(["mf-beauty"], data, seeds=[0], fsl_rounds=0)
+    again = read_results("recommendation")[name]
+    assert again["ranking"]["catalogue_users"] == 5
+    assert "catalogue_users" not in again
+    assert again["model_sha256"] == first["model_sha256"]
+    assert again["test"] != first["test"]
+    write_result("recommendation", name, old | {"model_sha256": "0"})
+    with pytest.raises(RuntimeError, match="another model"):
+        _run(["mf-beauty"], data, seeds=[0], fsl_rounds=0)
+
+
+def test_central_training_stands_beside_the_model_of_its_rounds() -> None:
+    for cell, aggregation, hr10 in (
+        ("mf-beauty", "plain", 0.303),
+        ("central-mf-beauty", "central", 0.3),
+    ):
+        figures = {
+            f"{prefix}{name}": hr10
+            for prefix in ("", "catalogue_")
+            for name in ("hr10", "ndcg10", "hr20", "ndcg20", "mrr")
+        }
+        run = {
+            "cell": cell, "preset": "mf", "dataset": "beauty", "evaluate": "test", "rounds": 2,
+            "aggregation": aggregation, "seed": 0, "metrics": {"auc": 0.5}, "test": figures,
+            "ranking": {"ranked_users": 9, "catalogue_users": 9}, "baselines": {},
+        }  # fmt: skip
+        write_result("recommendation", cell, run)
+    rows = _rankings("`mf`")
+    assert [row[9:12] for row in rows] == [["0.3000", "0.3000", "+1.0 %, +1.0 %"]] * 2
+
+
+def _rankings(model: str) -> list[list[str]]:
+    """Both rows of a model."""
+    lines = TABLES["recommenders-ranking"].render().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in rows if model in row]
 
 
 def _row_of(model: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ class Silent:
     def start(self, finished: int, rounds: int) -> None: ...
 
     def stop(self) -> None: ...
+
+    def follow(self, steps: Sequence[Any], name: str) -> Iterable[Any]:
+        return steps
 
     def round_done(self, record: Any) -> None: ...
 

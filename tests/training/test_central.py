@@ -97,6 +97,33 @@ def test_a_central_run_is_written_down_without_claims_of_exactness(tmp_path: Pat
     assert whole["model_sha256"] == summary["model_sha256"]
 
 
+def test_a_finished_run_is_ranked_again_from_its_checkpoint(tmp_path: Path) -> None:
+    settings = (
+        "clients_per_round = 4\nabove_break_even = 'keep'\n[local]\nbatch_size = 32\n"
+        "[recommendation]\ndim = 4\nhistory = 5\nnegatives = 1\nhead = [4]\nattention = [4]\n"
+    )
+
+    def summary(out: str, more: str, *options: str) -> dict[str, Any]:
+        (tmp_path / "some.toml").write_text(settings + more)
+        command = ["din", "--config", str(tmp_path / "some.toml"), "--aggregation", "central",
+                   "--quiet", "--threads", "1", "--rounds", "3"]  # fmt: skip
+        assert main([*command, "--out", str(tmp_path / out), *options]) == 0
+        found: dict[str, Any] = json.loads((tmp_path / out / "summary.json").read_text())
+        return found
+
+    often = "ranked_users = 9\ncatalogue_users = 1_000_000\nrank_every = 1\n"
+    none = summary("run", "ranked_users = 0\n")
+    again, at_once = summary("run", often, "--resume"), summary("whole", often)
+    assert "test" not in none
+    assert none["ranking"] == {"ranked_users": 0, "catalogue_users": 0, "rank_every": 0}
+    assert at_once["ranking"] == {"ranked_users": 9, "catalogue_users": 1000, "rank_every": 1}
+    assert again["model_sha256"] == at_once["model_sha256"] == none["model_sha256"]
+    assert again["test"] == at_once["test"]
+    assert {"hr20", "mean_catalogue_ndcg20"} <= set(again["test"])
+    lines = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    assert ["catalogue_hr20" in json.loads(line) for line in lines] == [True, True, False]
+
+
 def test_central_is_for_recommenders_and_without_dropouts() -> None:
     for changes in ({"preset": "cnn-mnist"}, {"dropouts": 0.34}):
         with pytest.raises(ConfigError, match="pools the samples of a recommender's users"):

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +32,9 @@ class Listener:
     def start(self, finished: int, rounds: int) -> None: ...
 
     def stop(self) -> None: ...
+
+    def follow(self, steps: Sequence[Any], name: str) -> Iterable[Any]:
+        return steps
 
     def round_done(self, record: RoundRecord) -> None:
         self.rounds.append(record.round)

@@ -4,6 +4,7 @@ import ast
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 import models
 import models.din
+import models.histories
 from models.cnn import ResponseNorm
 
 
@@ -149,6 +151,47 @@ def test_recommenders_read_no_row_for_padding_and_take_an_empty_history(
     empty = (*inputs[:3], inputs[3][:, :0], inputs[4][:, :0], inputs[5][:, :0])
     torch.testing.assert_close(model(*inputs), model(*empty))
     assert torch.isfinite(model(*empty)).all()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("longest", [5, 0])
+@pytest.mark.parametrize("users", [9, 0])
+@pytest.mark.parametrize("kind", [models.DIN, *RECOMMENDERS])
+def test_scores_of_many_items_are_those_of_the_forward_pass(
+    kind: type[nn.Module], users: int, longest: int, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine users, some without a history, in groups of two or one; items they share, or of each."""
+    monkeypatch.setattr(models.din, "PAIRS", 9)
+    monkeypatch.setattr(models.histories, "PAIRS", 9)
+    torch.manual_seed(3)
+    model = kind(items=20, categories=5, users=users, dim=6).eval()
+    for name, value in model.named_buffers():
+        if value.is_floating_point():
+            nn.init.uniform_(value, 0.5, 2.0 if name.endswith("var") else 1.0)
+    user, category = torch.arange(9), torch.randint(5, (20,))
+    mask = torch.arange(longest) < torch.randint(longest + 1, (9, 1))
+    history = torch.randint(20, (9, longest))
+    items = torch.randperm(20)[:4] if shared else torch.randint(20, (9, 4))
+    with torch.no_grad():
+        past = (history, category[history], mask)
+        found = model.score_items(user, items, category[items], *past)
+        each = items.expand(9, 4).reshape(-1)
+        inputs = (one.repeat_interleave(4, dim=0) for one in past)
+        logits = model(user.repeat_interleave(4), each, category[each], *inputs)
+    expected = (logits[:, 1] - logits[:, 0]).view(9, 4)
+    assert found.shape == (9, 4)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.std()))
+
+
+@pytest.mark.parametrize("shape", [{"attention": ()}, {"head": ()}, {"activation": "dice"}])
+def test_din_of_other_shapes_scores_many_items_as_its_forward_pass(shape: dict[str, Any]) -> None:
+    torch.manual_seed(3)
+    model = models.DIN(items=20, categories=5, users=0, dim=6, **shape).eval()
+    user, target, kind, *past = din_inputs(samples=1, length=3)
+    with torch.no_grad():
+        logits = model(user, target, kind, *past)
+        found = model.score_items(user, target, kind, *past)
+    torch.testing.assert_close(found[0], logits[:, 1] - logits[:, 0])
 
 
 @pytest.mark.parametrize("kind", RECOMMENDERS)

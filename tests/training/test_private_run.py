@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ class Listener:
     def start(self, finished: int, rounds: int) -> None: ...
 
     def stop(self) -> None: ...
+
+    def follow(self, steps: Sequence[Any], name: str) -> Iterable[Any]:
+        return steps
 
     def round_done(self, record: RoundRecord) -> None:
         if record.metrics:

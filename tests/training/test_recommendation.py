@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 import models
 from training.data.interactions import Interactions, synthetic_interactions
 from training.sections import Recommendation
-from training.tasks import metrics
+from training.tasks import metrics, recommendation
 from training.tasks.recommendation import CATEGORIES, ITEMS, USERS, RecommendationTask
 
 SMALL = Recommendation(history=4, negatives=2, rows_per_client=24)
@@ -156,6 +157,15 @@ def test_a_user_of_three_items_has_nothing_to_train_on_under_validation() -> Non
     assert task_of(data, rows_per_client=15).work(1, 0).batches[0].labels.sum() == 1
 
 
+@pytest.fixture(params=["whole", "pieces"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalogue at once, or 7 users and 11 items at a time."""
+    if request.param == "pieces":
+        monkeypatch.setattr(metrics, "_SCORES", 7 * 60)
+        monkeypatch.setattr(recommendation, "_BLOCK", 11)
+        monkeypatch.setattr(recommendation, "_TOGETHER", 150)
+
+
 def place_by_sorting(scores: dict[int, float], item: int) -> float:
     """Mean place of an item among candidates over all orders of equal scores."""
     order = sorted(scores.values(), reverse=True)
@@ -163,6 +173,7 @@ def place_by_sorting(scores: dict[int, float], item: int) -> float:
     return 1 + first + (order.count(scores[item]) - 1) / 2
 
 
+@pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("evaluate", ["test", "validation"])
 def test_places_are_those_of_sorting_the_candidates_one_user_at_a_time(evaluate: str) -> None:
     """An implementation of its own: dictionaries, sorting, one forward pass a candidate set."""
@@ -193,11 +204,12 @@ def test_places_are_those_of_sorting_the_candidates_one_user_at_a_time(evaluate:
     measured = task.final_test(model)
     assert (len(found[""]), len(found["catalogue_"])) == (30, 25)
     for prefix, places in found.items():
-        gains = [1 / math.log2(1 + place) if place <= 10 else 0.0 for place in places]
-        hits = [place <= 10 for place in places]
-        assert 0 < sum(hits) < len(hits)
-        assert measured[prefix + "hr10"] == pytest.approx(sum(hits) / len(hits))
-        assert measured[prefix + "ndcg10"] == pytest.approx(sum(gains) / len(gains))
+        for most in (10, 20):
+            gains = [1 / math.log2(1 + place) if place <= most else 0.0 for place in places]
+            hits = [place <= most for place in places]
+            assert 0 < sum(hits) < len(hits)
+            assert measured[f"{prefix}hr{most}"] == pytest.approx(sum(hits) / len(hits))
+            assert measured[f"{prefix}ndcg{most}"] == pytest.approx(sum(gains) / len(gains))
         reciprocal = sum(1 / place for place in places) / len(places)
         assert measured[prefix + "mrr"] == pytest.approx(reciprocal)
         assert f"popularity_{prefix}hr10" in task.baselines()
@@ -208,7 +220,7 @@ def test_a_user_of_nearly_all_items_has_fewer_negatives_and_no_one_else(
 ) -> None:
     data = synthetic_interactions(5, users=20, items=150, categories=6, length=(4, 20))
     alone = task_of(data, ranked_users=99, catalogue_users=2)
-    assert alone._ranking.shortage == {}
+    assert alone.scope == {"ranked_users": 20, "catalogue_users": 2, "rank_every": 0}
     assert "negatives" not in caplog.text
     many = dataclasses.replace(data, sequences=(*data.sequences, np.arange(143)))
     task = task_of(many, ranked_users=99, catalogue_users=2)
@@ -222,8 +234,9 @@ def test_a_user_of_nearly_all_items_has_fewer_negatives_and_no_one_else(
         int(user): own.tolist() for user, own in zip(*group, strict=True)
     }
     assert len(set(drawn[20])) == 1 + 7
-    figures = task.final_test(task.build_model())
-    assert (figures["users_with_fewer_negatives"], figures["fewest_negatives"]) == (1, 7)
+    assert task.scope["ranked_users"] == 21
+    assert (task.scope["users_with_fewer_negatives"], task.scope["fewest_negatives"]) == (1, 7)
+    task.final_test(task.build_model())
     assert "1 of 21 ranked users left fewer than 99 items, the fewest 7" in caplog.text
 
 
@@ -240,5 +253,39 @@ def test_ties_share_the_mean_of_their_places() -> None:
     others = np.array([[3.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
     assert metrics.ranks(np.array([1.0, 1.0]), others).tolist() == [3.0, 3.0]
     assert metrics.of_ranks(np.array([1.0, 10.0, 11.0])) == pytest.approx(
-        {"hr10": 2 / 3, "ndcg10": (1 + 1 / math.log2(11)) / 3, "mrr": (1 + 0.1 + 1 / 11) / 3}
+        {
+            "hr10": 2 / 3,
+            "ndcg10": (1 + 1 / math.log2(11)) / 3,
+            "hr20": 1.0,
+            "ndcg20": (1 + 1 / math.log2(11) + 1 / math.log2(12)) / 3,
+            "mrr": (1 + 0.1 + 1 / 11) / 3,
+        }
     )
+
+
+def test_items_that_a_user_took_do_not_compete_whatever_their_score() -> None:
+    task = make_task(catalogue_users=40)
+
+    def scores(users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        found = np.zeros((len(users), len(items)), dtype=np.float32)
+        for row, user in zip(found, users, strict=True):
+            row[task.data.sequences[user]] = 5.0  # the held-out item among them
+            row[[task._positives[user]]] = 1.0
+        return found
+
+    assert task._ranking.catalogue_places(scores).tolist() == [1.0] * 40
+
+
+def test_a_ranking_says_how_far_it_is() -> None:
+    task = make_task(ranked_users=30, catalogue_users=25)
+    seen: list[str] = []
+
+    def follow(steps: Sequence[Any], name: str) -> Iterator[Any]:
+        for step in steps:
+            seen.append(name)
+            yield step
+
+    quiet = task.final_test(task.build_model())
+    task.follow = follow
+    assert task.final_test(task.build_model()) == quiet
+    assert seen.count("ranking") >= 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -82,19 +83,18 @@ def ranks(positive: Reals, others: Reals) -> npt.NDArray[np.float64]:
     return places
 
 
-def of_ranks(places: Reals, most: int = 10) -> dict[str, float]:
-    """Hit rate, NDCG of one relevant item, both cut at `most`, and mean reciprocal rank.
+def of_ranks(places: Reals) -> dict[str, float]:
+    """Hit rate and NDCG of one relevant item, cut at 10 and at 20, and mean reciprocal rank.
 
     Args:
         places: `[n]`, from 1, as `ranks` gives them.
-        most: places that count for the first two.
     """
-    hit = places <= most
-    return {
-        f"hr{most}": float(np.mean(hit)),
-        f"ndcg{most}": float(np.mean(np.where(hit, 1.0 / np.log2(1.0 + places), 0.0))),
-        "mrr": float(np.mean(1.0 / places)),
-    }
+    found: dict[str, float] = {}
+    for most in CUTS:
+        hit = places <= most
+        found[f"hr{most}"] = float(np.mean(hit))
+        found[f"ndcg{most}"] = float(np.mean(np.where(hit, 1.0 / np.log2(1.0 + places), 0.0)))
+    return found | {"mrr": float(np.mean(1.0 / places))}
 
 
 def _auc_by_group(
@@ -117,9 +117,13 @@ def _auc_by_group(
     return values, sizes
 
 
-NEGATIVES = 99
-Scores = Callable[[Ids, Ids], npt.NDArray[np.float64]]
-"""Of users `[n]` and their candidates `[n, c]`, the scores `[n, c]`."""
+NEGATIVES: Final = 99
+CUTS: Final = (10, 20)
+"""Places that count for hit rates and NDCG."""
+_SCORES: Final = 300_000_000
+"""Scores of the catalogue that are kept at once, 4 bytes each."""
+Scores = Callable[[Ids, Ids], Reals]
+"""Of users `[n]` and candidates, `[n, c]` or `[c]` for all of them, the scores `[n, c]`."""
 
 
 class Ranking:
@@ -133,7 +137,8 @@ class Ranking:
         in_catalogue: how many users, from 0 on.
 
     Attributes:
-        shortage: how many users have fewer than 99 negatives, and the fewest; empty if none has.
+        scope: how many users each ranking has, and where some of them have fewer than 99 negatives
+            how many, and the fewest.
     """
 
     def __init__(
@@ -156,11 +161,11 @@ class Ranking:
             users = self._users[group]
             negatives = np.stack([drawn[place] for place in group])
             self._groups.append((users, np.c_[positives[users], negatives]))
-        self.shortage: dict[str, float] = {}
+        self.scope = {"ranked_users": len(self._users), "catalogue_users": len(self._in_catalogue)}
         if few := int((counts < NEGATIVES).sum()):
-            self.shortage = {
-                "users_with_fewer_negatives": float(few),
-                "fewest_negatives": float(counts.min()),
+            self.scope |= {
+                "users_with_fewer_negatives": few,
+                "fewest_negatives": int(counts.min()),
             }
             log.warning(
                 "%d of %d ranked users left fewer than %d items, the fewest %d: the held-out item "
@@ -169,16 +174,29 @@ class Ranking:
             )  # fmt: skip
 
     def measures(self, scores: Scores) -> dict[str, float]:
-        """HR@10, NDCG@10 and MRR among negatives; `catalogue_...` those among all items."""
+        """HR and NDCG at 10 and 20 and MRR among negatives; `catalogue_...` those of all items."""
         measured: dict[str, float] = {}
         if self._groups:
             found = [scores(*group) for group in self._groups]
             measured |= of_ranks(np.concatenate([ranks(one[:, 0], one[:, 1:]) for one in found]))
         if len(self._in_catalogue):
-            places = np.concatenate([self._place(scores, user) for user in self._in_catalogue])
-            of_all = of_ranks(places)
+            of_all = of_ranks(self.catalogue_places(scores))
             measured |= {f"catalogue_{name}": value for name, value in of_all.items()}
         return measured
+
+    def catalogue_places(self, scores: Scores) -> npt.NDArray[np.float64]:
+        """Places of the held-out items among all items, of the users that are ranked there."""
+        items = np.arange(self._data.num_items)
+        step = max(1, _SCORES // len(items))
+        places = [np.empty(0)]
+        for start in range(0, len(self._in_catalogue), step):
+            users = self._in_catalogue[start : start + step]
+            found = scores(users, items)
+            for row, user in zip(found, users, strict=True):
+                positive = row[[self._positives[user]]]
+                others = np.delete(row, self._data.sequences[user])
+                places.append(ranks(positive, others[None]))
+        return np.concatenate(places)
 
     def _draw(self, user: int, touched: Ids, seed: int) -> Ids:
         """Distinct items that the user never took."""
@@ -188,9 +206,3 @@ class Ranking:
             more = draw_untouched(touched, self._data.num_items, missing, stream)
             chosen = np.unique(np.concatenate([chosen, more]))
         return chosen
-
-    def _place(self, scores: Scores, user: int) -> npt.NDArray[np.float64]:
-        untouched = np.setdiff1d(np.arange(self._data.num_items), self._data.sequences[user])
-        candidates = np.concatenate([self._positives[user : user + 1], untouched])[None]
-        found = scores(np.array([user]), candidates)
-        return ranks(found[:, 0], found[:, 1:])

@@ -8,9 +8,9 @@ with the items before it as history, and some untouched items as negatives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +32,14 @@ ITEMS, CATEGORIES, USERS = (
 INPUTS: Final = (USERS, ITEMS, CATEGORIES, ITEMS, CATEGORIES, None)
 """By argument of a recommender's forward the table whose ids it holds."""
 Split = Literal["validation", "test"]
+Follow = Callable[[Sequence[Any], str], Iterable[Any]]
+"""Goes through the steps of something long, which it may show under a name."""
 _HELD_OUT: Final[dict[Split, int]] = {"test": 1, "validation": 2}
 """Items at the end of a sequence that training never sees; the first of them is asked for."""
 _TOGETHER: Final = 4096
 """Samples that evaluation scores at once."""
+_BLOCK: Final = 2048
+"""Items of the catalogue that it scores at once, for all users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,9 @@ class RecommendationTask(Task):
         seed: of model, negatives and evaluation.
         evaluate: which item is held out.
         steps: of a client in a round, each on all its samples.
+
+    Attributes:
+        follow: goes through the steps of rankings.
     """
 
     metric = "auc"
@@ -108,6 +115,7 @@ class RecommendationTask(Task):
                 for user, sequence in enumerate(data.sequences)
             ]
         )
+        self.follow: Follow = lambda steps, _: steps
         self._ranking = Ranking(
             data,
             self._positives,
@@ -180,15 +188,21 @@ class RecommendationTask(Task):
 
     def final_test(self, model: nn.Module) -> dict[str, float]:
         """The held-out item's place among others: see `Ranking`."""
-        measured = self._ranking.measures(lambda users, items: self._scores(model, users, items))
-        return measured | self._ranking.shortage
+        return self._ranking.measures(lambda users, items: self._rank(model, users, items))
+
+    @property
+    def scope(self) -> Mapping[str, int]:
+        """How many users the final test ranks, see `Ranking`, and how often rounds do."""
+        return self._ranking.scope | {"rank_every": self.settings.rank_every}
 
     def baselines(self) -> dict[str, float]:
         """What ranking by popularity in the training data gives, and AUC of the untrained model."""
         popularity = self.data.popularity(self._held_out).astype(np.float64)
         targets = np.concatenate([self._positives, self._negatives])
         labels = np.repeat([1, 0], self.num_clients)
-        ranked = self._ranking.measures(lambda _, items: popularity[items])
+        ranked = self._ranking.measures(
+            lambda users, items: np.broadcast_to(popularity[items], (len(users), items.shape[-1]))
+        )
         return {
             "popularity_auc": metrics.auc(labels, popularity[targets]),
             "untrained_auc": self.evaluate(self.build_model())["auc"],
@@ -212,6 +226,25 @@ class RecommendationTask(Task):
                     output = model(*self._inputs(named, part.reshape(-1), histories, device))
                     found = (output[:, 1] - output[:, 0]).double().cpu().numpy()
                     scores[group, first : first + _TOGETHER] = found.reshape(part.shape)
+        return scores
+
+    def _rank(self, model: nn.Module, users: Ids, candidates: Ids) -> npt.NDArray[np.float32]:
+        """Those of `_scores` by the model's own way, also of candidates `[c]` for all users."""
+        scores = np.empty((len(users), candidates.shape[-1]), dtype=np.float32)
+        # Users of similar history lengths stand together, so that little is padded.
+        order = np.argsort([len(self._known[user]) for user in users], kind="stable")
+        histories = [self._known[user][-self.settings.history :] for user in users[order]]
+        if candidates.ndim == 1:
+            parts = [(0, len(users), i, i + _BLOCK) for i in range(0, len(candidates), _BLOCK)]
+        else:
+            step = max(1, _TOGETHER // candidates.shape[1])
+            parts = [(u, u + step, 0, candidates.shape[1]) for u in range(0, len(users), step)]
+        with evaluating(model) as device:
+            for first, last, start, stop in self.follow(parts, "ranking"):
+                own = order[first:last]
+                items = candidates[start:stop] if candidates.ndim == 1 else candidates[own]
+                inputs = self._inputs(users[own], items, histories[first:last], device)
+                scores[own, start:stop] = model.score_items(*inputs).cpu().numpy()
         return scores
 
     def _samples(self, user: int, stream: Stream) -> tuple[list[Sample], Ids]:
@@ -255,7 +288,7 @@ class RecommendationTask(Task):
         mask = np.arange(lengths.max()) < lengths[:, None]
         padded = np.zeros(mask.shape, dtype=np.int64)
         padded[mask] = np.concatenate(histories)
-        shared = len(targets) // len(histories)
+        shared = max(1, len(users) // len(histories))
         mask, padded = np.repeat(mask, shared, axis=0), np.repeat(padded, shared, axis=0)
         row, category = self._row_of, self.data.category_of
         arrays = (users, row[targets], category[targets], row[padded], category[padded], mask)
