@@ -170,7 +170,7 @@ class DIN(nn.Module):
         Of a candidate t and a past item h it reads (t, h, t - h, t * h). Except for h alone these
         are products of t with weights that h makes once for all candidates.
         """
-        first, rest = self.attention[0], self.attention[1:]
+        first, rest = _first_of(self.attention)
         of_item, of_past, of_gap, of_product = first.weight.chunk(4, dim=1)
         weight = past_ULP[..., None, :] * of_product + (of_item + of_gap)
         offset = past_ULP @ (of_past - of_gap).T + first.bias
@@ -183,12 +183,14 @@ class DIN(nn.Module):
         self, users: Tensor | None, items_UCP: Tensor, past_ULP: Tensor, weight_ULC: Tensor
     ) -> Tensor:
         """Scores `[U, C]`, of what `forward` concatenates."""
-        first, rest, norm = self.head[0], self.head[1:], self.norm
+        (first, rest), norm = _first_of(self.head), self.norm
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
         scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
         shift = norm.bias - norm.running_mean * scale
         width = items_UCP.shape[-1]
         dim = 0 if users is None else users.shape[1]
-        parts = (first.weight * scale).split([dim, width, width, width, width], dim=1)
+        parts = torch.split(first.weight * scale, [dim, width, width, width, width], dim=1)
         of_user, of_item, of_sum, of_product, of_attention = parts
         sum_UP = past_ULP.sum(dim=1)
         offset = first.weight @ shift + first.bias + sum_UP @ of_sum.T
@@ -245,3 +247,10 @@ def layers(widths: Sequence[int], activation: Callable[[int], nn.Module]) -> nn.
     for size, width in itertools.pairwise(widths):
         made += [nn.Linear(size, width), activation(width)]
     return nn.Sequential(*made[:-1])
+
+
+def _first_of(made: nn.Sequential) -> tuple[nn.Linear, nn.Sequential]:
+    """The first of `layers`, and what follows."""
+    first = made[0]
+    assert isinstance(first, nn.Linear)
+    return first, nn.Sequential(*list(made)[1:])

@@ -81,7 +81,8 @@ class SASRec(nn.Module):
         """What attention makes of histories, `[B, D]`; zero of an empty one."""
         length_B, width = mask.sum(dim=1), self.item_embedding.embedding_dim
         if not history.shape[1]:
-            return 0.0 * self.item_embedding(target)
+            rows_BD: Tensor = self.item_embedding(target)
+            return 0.0 * rows_BD
         place = torch.arange(history.shape[1], device=mask.device)
         back_BL = (length_B[:, None] - 1 - place).clamp(min=0)
         # Rows are as large as positions, so that neither drowns the other.
