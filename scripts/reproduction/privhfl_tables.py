@@ -197,6 +197,13 @@ def _by_alpha(cells: Figures) -> str:
     return "; ".join(found)
 
 
+def _by_samples(cells: Figures) -> Iterator[str]:
+    for task, data in DATA.items():
+        for number in PRIVATE[task]:
+            if (name := f"{task}-samples-{number}") in cells:
+                yield f"{data}, {number} samples: {_one(cells, name, True)}"
+
+
 @of_cells("privhfl-studies", "figure and its claim | ours, gain (least gain of a client)")
 def _studies(cells: Figures) -> list[tuple[str, str]]:
     return [
@@ -214,7 +221,7 @@ def _studies(cells: Figures) -> list[tuple[str, str]]:
         ("15: smaller alpha, lower accuracy, still a gain", _by_alpha(cells)),
         (
             "16: more private samples are better",
-            "; ".join(f"{n} samples: {_one(cells, f'mnist-samples-{n}', True)}" for n in PRIVATE),
+            "; ".join(_by_samples(cells)),
         ),
     ]
 
