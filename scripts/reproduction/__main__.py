@@ -41,6 +41,7 @@ from scripts.reproduction import (
     secemb,
     sefl,
     sesa,
+    sesa_attack,
     systems,
 )
 from scripts.reproduction.results import TABLES as ONE_RUN
@@ -93,6 +94,14 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     "sesa": (
         "one server, clients of different widths: costs, accuracy by choice of shards",
         lambda o: sesa.sesa(o.data, RUN_FOLDER, o.seed, o.rounds or sesa.ROUNDS, o.flower_python),
+    ),
+    "sesa-speed": (
+        "rounds of SESA and FedRolex, each at its best rate",
+        lambda o: sesa.speed(o.data, RUN_FOLDER, o.seed, o.rounds or sesa.SPEED_ROUNDS),
+    ),
+    "sesa-attack": (
+        "samples read off sums, section III, for 2 to 30 clients",
+        lambda o: sesa_attack.sesa_attack(o.data),
     ),
     "sefl": (
         "language models: perplexity by dropouts (--table 1) or blocks (--figure 4), --table costs",

@@ -75,7 +75,7 @@ def accuracy_cells(task: TaskName) -> list[Cell]:
 
 
 def _rest_of_table1() -> list[Cell]:
-    """What is left of CIFAR-10's columns of table 1, the cheapest first."""
+    """The other cells of CIFAR-10's columns of table 1, the cheapest first."""
     private = [
         Cell("cifar10", f"private-C{fraction:g}", {"expansion": "private", "fraction": fraction})
         for fraction in FRACTIONS[:2]

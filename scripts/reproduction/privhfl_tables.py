@@ -160,7 +160,7 @@ def _one(cells: Figures, name: str, baseline: bool = False) -> str:
         return "not run"
     before, _, gain, least, runs = _gain(cell)
     start = f"from {before} " if baseline else ""
-    return f"{start}{gain} ({least}; {runs} seed{'s' if runs > 1 else ''})"
+    return f"{start}{gain} ({least}, {runs} seed{'s' if runs > 1 else ''})"
 
 
 def _list(cells: Figures, labels: Iterable[str]) -> str:

@@ -43,6 +43,10 @@ CHOICES: dict[str, tuple[Sesa, float]] = {
     "static": (Sesa(choice="static", scaled=True, mean="owners"), SCALED_RATE),
 }
 """All clients full; SESA; SESA with the others' scaling; FedRolex; HeteroFL."""
+SPEED_ROUNDS = 160
+SPEED = ("full", "random", "rolling")
+"""Choices whose speed is compared, each at its best rate of RATES."""
+RATES = (0.05, 0.1, 0.2)
 
 
 def shapes() -> dict[str, Config]:
@@ -70,9 +74,48 @@ def sesa(
     }
 
 
-def curve(data: Path | None, runs: Path, name: str, seed: int, rounds: int) -> dict[str, Any]:
+def speed(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict[str, Any]:
+    """Accuracy by round of three choices, each at the rate that is best on held-out pictures."""
+    trials = {
+        name: {
+            f"{rate:g}": curve(data, runs, name, seeds[0], rounds, rate, held_out=True)
+            for rate in RATES
+        }
+        for name in SPEED
+    }
+    best = {name: max(of, key=lambda rate: _final(of[rate])) for name, of in trials.items()}
+    return {
+        "rounds": rounds,
+        "trials": {n: {r: _final(run) for r, run in of.items()} for n, of in trials.items()},
+        "rates": {name: float(rate) for name, rate in best.items()},
+        "accuracy": {
+            name: {
+                str(seed): curve(data, runs, name, seed, rounds, float(best[name]))
+                for seed in seeds
+            }
+            for name in SPEED
+        },
+    }
+
+
+def _final(run: dict[str, Any]) -> float:
+    """The mean of the last three evaluations."""
+    return float(np.mean([value for _, value in run["curve"][-3:]]))
+
+
+def curve(
+    data: Path | None,
+    runs: Path,
+    name: str,
+    seed: int,
+    rounds: int,
+    rate: float | None = None,
+    *,
+    held_out: bool = False,
+) -> dict[str, Any]:
     """A run summed in the clear; `plain` ends with the model of `sesa` where that is possible."""
-    preset, (settings, rate) = PRESETS["mlp-mnist-widths"], CHOICES[name]
+    preset, (settings, usual) = PRESETS["mlp-mnist-widths"], CHOICES[name]
+    rate = usual if rate is None else rate
     config = dataclasses.replace(
         preset,
         data=preset.data if data is None else str(data / "mnist"),
@@ -85,8 +128,11 @@ def curve(data: Path | None, runs: Path, name: str, seed: int, rounds: int) -> d
         threads=1,
         local=dataclasses.replace(preset.local, lr=rate),
         sesa=settings,
+        evaluate="validation" if held_out else "test",
     )
     folder = runs / "sesa" / f"{name.replace(', ', '-')}-seed{seed}"
+    if rate != usual or held_out:
+        folder = folder.with_name(f"{folder.name}-rate{rate:g}" + "-heldout" * held_out)
     print(f"{name}, seed {seed}", flush=True)
     with kept.locked(folder.with_suffix(".lock")):  # several processes may share the work
         summary = kept.run_or_read(config, folder, kept.Progress("accuracy"))
