@@ -10,11 +10,10 @@ from models.heterogeneous import VGG7, MnistMLP, SmallCNN, SmallResNet, resnet8,
 from models.lstm import LSTMLanguageModel
 from models.mlp import MLP
 from models.sasrec import SASRec
-from models.sharded import Sharded
 from models.textcnn import TextCNN
 from models.transformer import TransformerLanguageModel
 
 __all__ = ["DIN", "MLP", "NCF", "VGG7", "CifarCNN", "DeepFM", "FactorisationMachine",
            "FieldDeepFM", "LSTMLanguageModel", "MatrixFactorisation", "MnistCNN", "MnistMLP",
-           "SASRec", "Sharded", "SmallCNN", "SmallResNet", "TextCNN", "TransformerLanguageModel",
+           "SASRec", "SmallCNN", "SmallResNet", "TextCNN", "TransformerLanguageModel",
            "resnet8", "resnet10"]  # fmt: skip

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from models import MLP, CifarCNN, MnistCNN, Sharded
+from models import MLP, CifarCNN, MnistCNN
 from models.cnn import ResponseNorm
 from tests.training.test_models import count
+from torchfsl.sesa import Sharded
 
 
 class TinyCNN(nn.Module):

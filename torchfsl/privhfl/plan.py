@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import json
 import math
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ from torchfsl.submodel.framing import HEADER_BYTES
 WIRE_VERSION: Final = 1
 MAX_CLIENTS: Final = 64
 MAX_DEALING_BYTES: Final = 1 << 28
+"""Of one message DEALING."""
+MAX_DEALING_PARTS: Final = 8
+"""Messages DEALING of one batch and answering client, with `tables`; `trees` have one."""
 MAX_OPEN_BATCHES: Final = 8
 """Batches that a querying client may have dealt for and not seen closed."""
 
@@ -75,8 +79,11 @@ class QueryPlan:
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) > MAX_CLIENTS:
             raise ParameterError(f"a plan has 1 to {MAX_CLIENTS} answering clients: form groups")
-        if any(not 0 <= client < 1 << 16 for client in self.graphs):
-            raise ParameterError("clients are numbered from 0 to 65535")
+        if any(type(client) is not int or not 0 <= client < 1 << 16 for client in self.graphs):
+            raise ParameterError(
+                f"clients are {list(self.graphs)[:3]}, expected whole numbers from 0 to 65535: "
+                "number them"
+            )
         ends = {(graph.nodes[0].shape, graph.num_classes) for graph in self.graphs.values()}
         if len(ends) != 1:
             raise ParameterError("all networks take one input shape and give as many logits")
@@ -96,14 +103,15 @@ class QueryPlan:
             raise ParameterError("a batch has 1 query or more")
         for graph in self.graphs.values():
             size = self.dealing_bytes(graph)
-            if size > MAX_DEALING_BYTES:
-                fits = self.batch * MAX_DEALING_BYTES // size
+            most = MAX_DEALING_BYTES * (1 if self.backend.relayed else MAX_DEALING_PARTS)
+            if size > most:
+                fits = self.batch * most // size
                 raise ParameterError(
-                    f"dealing for a batch of {self.batch} takes {size} bytes, more than "
-                    f"{MAX_DEALING_BYTES}: use batches of {fits}"
+                    f"dealing for a batch of {self.batch} takes {size} bytes, more than {most}: "
+                    f"use batches of {fits}"
                     if fits
-                    else f"dealing for one query takes {size} bytes, more than "
-                    f"{MAX_DEALING_BYTES}: use a smaller network"
+                    else f"dealing for one query takes {size} bytes, more than {most}: use a "
+                    "smaller network"
                 )
 
     @functools.cached_property
@@ -168,6 +176,11 @@ class QueryPlan:
                 ]
         return units
 
+    def explain(self) -> str:
+        """The plan in words: who answers, and what one batch costs with each of them."""
+        explanation = importlib.import_module("torchfsl.privhfl.explanation")  # above plans
+        return str(explanation.explain(self))
+
     # --- lengths of bodies ------------------------------------------------------------------------
 
     def weights_bytes(self, graph: Graph) -> int:
@@ -184,6 +197,11 @@ class QueryPlan:
             self.backend.dealt_bytes(unit.count) + self.share_bytes(unit)
             for unit in self.units(graph)
         )
+
+    def dealing_parts(self, graph: Graph) -> list[int]:
+        """Lengths of the messages in which the dealer sends that, in order."""
+        whole, rest = divmod(self.dealing_bytes(graph), MAX_DEALING_BYTES)
+        return [MAX_DEALING_BYTES] * whole + [rest] * (rest > 0 or not whole)
 
     def relayed_bytes(self, graph: Graph) -> int:
         """Of that, what the server passes on."""
@@ -205,8 +223,27 @@ class QueryPlan:
         return self.ring.item_bytes * self.batch * self.num_classes
 
     def steps(self, client: int) -> list[int]:
-        """Lengths of the messages of the online phase, P_A's first, then in turns."""
+        """Lengths of the messages of the online phase, P_A's first, then in turns.
+
+        Raises:
+            ParameterError: the client is not in the plan.
+        """
+        self.graph_of(client)
         return self._steps[client]
+
+    def graph_of(self, client: int) -> Graph:
+        """What a client's network computes.
+
+        Raises:
+            ParameterError: the client is not in the plan.
+        """
+        if client not in self.graphs:
+            raise ParameterError(
+                f"expected one of the plan's clients {list(self.clients)}, got {client!r}: make "
+                "the plan with its network",
+                code="unknown-client",
+            )
+        return self.graphs[client]
 
     @functools.cached_property
     def _steps(self) -> dict[int, list[int]]:
@@ -217,9 +254,13 @@ class QueryPlan:
 
         `setup` is once a version of its weights and querying party; the sum of logits, one message
         for all answering clients, is not in it.
+
+        Raises:
+            ParameterError: the client is not in the plan.
         """
-        graph, head = self.graphs[client], HEADER_BYTES
-        offline = 2 * head + self.dealing_bytes(graph) + self.products_bytes(graph)
+        graph, head = self.graph_of(client), HEADER_BYTES
+        offline = (1 + len(self.dealing_parts(graph))) * head
+        offline += self.dealing_bytes(graph) + self.products_bytes(graph)
         if self.backend.relayed:
             offline += head + self.relayed_bytes(graph)
         return {

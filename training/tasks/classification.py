@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from models import Sharded
+from torchfsl.sesa import Sharded
 from training.data.prf import Stream
 from training.data.tables import Images, LabelledData
 from training.sections import ConfigError

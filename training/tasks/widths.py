@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from models import Sharded
+from torchfsl.sesa import Sharded
 from training.data.prf import Stream
 from training.sections import ConfigError, Sesa
 
