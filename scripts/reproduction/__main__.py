@@ -59,6 +59,10 @@ def _table9(options: Options) -> dict[str, Any]:
 def _sefl(o: Options) -> dict[str, Any]:
     if o.part == "tablecosts":
         return sefl.parties(o.data, o.paillier_python)
+    if o.part == "tablepapersize":
+        return sefl.papersize()
+    if o.part == "figure3":
+        return sefl.figure3(o.data, RUN_FOLDER, o.seed[0], o.rounds or sefl.ROUNDS[4])
     if o.part == "table1":
         return sefl.table1(o.data, RUN_FOLDER, o.seed, o.rounds or sefl.ROUNDS[1])
     blocks = [1, *(block for block in o.block if block > 1)]
@@ -99,6 +103,10 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
         "rounds of SESA and FedRolex, each at its best rate",
         lambda o: sesa.speed(o.data, RUN_FOLDER, o.seed, o.rounds or sesa.SPEED_ROUNDS),
     ),
+    "sesa-writers": (
+        "each client a writer: DATA/femnist in LEAF's layout, else a made federated set",
+        lambda o: sesa.writers(o.data, RUN_FOLDER, o.seed, o.rounds or sesa.ROUNDS),
+    ),
     "sesa-attack": (
         "samples read off sums, section III, for 2 to 30 clients",
         lambda o: sesa_attack.sesa_attack(o.data),
@@ -111,6 +119,11 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
         "bytes and seconds of a private query",
         lambda _: privhfl_costs.privhfl_costs(),
     ),
+    "privhfl-tiny": (
+        "a query of Tiny ImageNet's networks, random weights",
+        lambda _: privhfl_costs.tiny(),
+    ),
+    "privhfl-batches": ("a query in batches up to 64", lambda _: privhfl_costs.batches()),
     "systems": (
         "all systems on one task, MNIST",
         lambda o: systems.systems("mnist", o.data, o.rounds or systems.ROUNDS, o.flower_python),
@@ -162,7 +175,7 @@ def main() -> int:
     options = parser.parse_args()
     table = options.table
     if (table == "sefl") != (options.part is not None):
-        parser.error("sefl takes --table 1, --table costs or --figure 4, and the others none")
+        parser.error("sefl takes one of --table and --figure, and the others none")
     line = " ".join(["scripts/reproduce", *sys.argv[1:]])
     command = re.sub(r"--data \S+", "--data DATA", line)  # paths of a machine stay there
     command = re.sub(r"--(\w+)-python \S+", r"--\1-python .venv-\1/bin/python", command)
@@ -172,7 +185,7 @@ def main() -> int:
     elif table in TABLES:
         figures = TABLES[table][1](options)
         stamp = {"machine": bench_measure.machine(), "date": time.strftime("%Y-%m-%d")}
-        name = "-".join(filter(None, [table, options.part]))
+        name = "-".join(filter(None, [table, (options.part or "").replace("tablep", "p")]))
         write_result(ONE_RUN, name, {"command": command, **stamp, **figures})
     elif table in PRIVHFL:
         tasks = options.dataset or ["mnist", "cifar10"]
@@ -209,8 +222,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_options(parser.add_argument_group("accuracy runs").add_argument)
     parts = parser.add_argument_group("sefl: one of").add_mutually_exclusive_group()
     for option, names, text in (
-        ("table", ("1", "costs"), "perplexity by dropouts, or bytes and seconds of each party"),
-        ("figure", ("4",), "perplexity by block size"),
+        (
+            "table",
+            ("1", "costs", "papersize"),
+            "perplexity by dropouts, bytes and seconds of each party, or at the paper's LSTM size",
+        ),
+        ("figure", ("3", "4"), "perplexity with noise, or by block size"),
     ):
         choices = [f"{option}{name}" for name in names]
         kind = option.__add__  # of --table 1 it makes table1

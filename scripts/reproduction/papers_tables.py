@@ -17,6 +17,7 @@ RUNS_OF: Final = {"mnist": "table7", "cifar10": "table7", "trec": "table7", "row
 TO_COME: Final = {
     "sesa-attack": "scripts/reproduce sesa-attack --data DATA",
     "sesa-speed": "scripts/reproduce sesa-speed --data DATA",
+    "sesa-writers": "scripts/reproduce sesa-writers --data DATA",
     "sefl-figure3": "scripts/reproduce sefl --figure 3 --data DATA",
     "sefl-papersize": "scripts/reproduce sefl --table papersize",
     "privhfl-tiny": "scripts/reproduce privhfl-tiny",

@@ -22,6 +22,7 @@ from torchfsl.submodel.segments import tensor_spans
 from torchfsl.submodel.update import SegmentUpdate, Update
 from training.aggregations.audit import Audit
 from training.config import Aggregation, Config
+from training.data.leaf import is_leaf
 from training.federation import build
 from training.presets import PRESETS
 from training.sections import Sesa
@@ -98,6 +99,27 @@ def speed(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict[
     }
 
 
+WRITERS = ("full", "random", "rolling")
+
+
+def writers(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict[str, Any]:
+    """Accuracy where each client is a writer: of FEMNIST, or without it of a made federated set."""
+    real = data is not None and is_leaf(str(data / "femnist"))
+    return {
+        "set": "FEMNIST" if real else "a made federated set with writers",
+        "rounds": rounds,
+        "accuracy": {
+            name: {
+                str(seed): curve(
+                    data, runs, name, seed, rounds, source="femnist" if real else SYNTHETIC
+                )
+                for seed in seeds
+            }
+            for name in WRITERS
+        },
+    }
+
+
 def _final(run: dict[str, Any]) -> float:
     """The mean of the last three evaluations."""
     return float(np.mean([value for _, value in run["curve"][-3:]]))
@@ -112,13 +134,17 @@ def curve(
     rate: float | None = None,
     *,
     held_out: bool = False,
+    source: str = "mnist",
 ) -> dict[str, Any]:
     """A run summed in the clear; `plain` ends with the model of `sesa` where that is possible."""
     preset, (settings, usual) = PRESETS["mlp-mnist-widths"], CHOICES[name]
     rate = usual if rate is None else rate
     config = dataclasses.replace(
         preset,
-        data=preset.data if data is None else str(data / "mnist"),
+        data=_place(data, source, preset.data),
+        partition=preset.partition
+        if source == "mnist"
+        else dataclasses.replace(preset.partition, scheme="writers"),
         rounds=rounds,
         clients_per_round=COHORT,
         dropouts=DROPOUTS,
@@ -133,6 +159,8 @@ def curve(
     folder = runs / "sesa" / f"{name.replace(', ', '-')}-seed{seed}"
     if rate != usual or held_out:
         folder = folder.with_name(f"{folder.name}-rate{rate:g}" + "-heldout" * held_out)
+    if source != "mnist":
+        folder = folder.with_name(f"{folder.name}-{source}")
     print(f"{name}, seed {seed}", flush=True)
     with kept.locked(folder.with_suffix(".lock")):  # several processes may share the work
         summary = kept.run_or_read(config, folder, kept.Progress("accuracy"))
@@ -143,6 +171,13 @@ def curve(
         "clipped_values": summary["clipped_values"],
         "model_sha256": summary["model_sha256"],
     }
+
+
+def _place(data: Path | None, source: str, usual: str) -> str:
+    """Where a data set lies."""
+    if source == SYNTHETIC:
+        return SYNTHETIC
+    return usual if data is None else str(data / source)
 
 
 def _costs(config: Config, flower_python: str | None) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class ShardedTask(ClassificationTask):
     """The same, of a network in shards of which each client trains those that its width allows.
 
     Args:
-        task: gives data and model, a `models.Sharded`.
+        task: gives data and model, a `torchfsl.sesa.Sharded`.
         widths: of the clients.
     """
 

@@ -13,7 +13,7 @@ from training.data.prf import Stream
 from training.sections import ConfigError, Sesa
 
 Shards = Sequence[Sequence[int]]
-"""By hidden layer of a `models.Sharded` the numbers of shards."""
+"""By hidden layer of a `torchfsl.sesa.Sharded` the numbers of shards."""
 
 
 class Widths:

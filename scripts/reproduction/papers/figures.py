@@ -8,7 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from scripts.reproduction import accuracy_tables, paper, privhfl_cells, privhfl_paper
+from scripts.reproduction import (
+    accuracy_tables,
+    paper,
+    privhfl_cells,
+    privhfl_paper,
+    privhfl_tables,
+)
 from scripts.reproduction.communication import MIB
 from scripts.reproduction.markdown import mean, seconds, size
 from scripts.reproduction.results import TABLES, Figures, read_results
@@ -41,8 +47,8 @@ def all_figures() -> Figures:
     if not records:
         return {}
     found: Figures = dict(records)
-    for group in (_costs, _accuracy, _sesa, _sesa_speed, _sefl, _papersize, _figure3, _privhfl,
-                  _privhfl_costs, _privhfl_more):  # fmt: skip
+    for group in (_costs, _accuracy, _sesa, _sesa_speed, _sesa_writers, _sefl, _papersize,
+                  _figure3, _privhfl, _privhfl_costs, _privhfl_more):  # fmt: skip
         try:
             found.update(group(records))
         except KeyError:
@@ -198,6 +204,16 @@ def _sesa_speed(records: Figures) -> Figures:
     return {"speed": speed}
 
 
+def _sesa_writers(records: Figures) -> Figures:
+    runs = records["sesa-writers"]["accuracy"]
+    return {
+        "writers": {
+            name: mean([100 * run["curve"][-1][1] for run in of.values()], 1) + " %"
+            for name, of in runs.items()
+        }
+    }
+
+
 def _sefl(records: Figures) -> Figures:
     first, fourth = records["sefl-table1"]["runs"], records["sefl-figure4"]["runs"]
     every = [run for shares in first.values() for of in shares.values() for run in of.values()]
@@ -323,7 +339,7 @@ def _privhfl(records: Figures) -> Figures:
             name: f"{100 * cell['seeds']['0']['gain']:+.1f}"
             for name, cell in cells.items() if "0" in cell["seeds"]
         },
-        "worst": {name: _worst(_runs(cell)) for name, cell in cells.items()},
+        "worst": {name: privhfl_tables.worst(_runs(cell)) for name, cell in cells.items()},
         "alpha": {
             f"{alpha:g}": f"from {_percent(_runs(cell), 'baseline')}, "
             f"{_percent(_runs(cell), 'gain', '+')}"
@@ -337,38 +353,13 @@ def _privhfl(records: Figures) -> Figures:
         "table1": {key: table1(key) for key in
                    ("baseline", *privhfl_paper.ACCURACY["CIFAR-10"])},
         "lambda5": lambdas,
-        "by_architecture": _by_architecture(cells),
+        "by_architecture": {
+            _network(name): ", ".join(gains)
+            for name, gains in privhfl_tables.by_architecture(cells).items()
+        },
         "secure": {"cifar10": f"{cells['cifar10-secure']['seeds']['0']['predictions']:,} "
                    "predictions"},
     }  # fmt: skip
-
-
-def _worst(runs: list[Figures]) -> str:
-    """The client that gains least in any seed: its number, network and gain."""
-    gains = [
-        (after - before, seed, client, run["architectures"][client])
-        for seed, run in enumerate(runs)
-        for client, (before, after) in enumerate(
-            zip(run["baselines"], run["accuracies"], strict=True)
-        )
-    ]  # fmt: skip
-    gain, seed, client, network = min(gains)
-    return f"client {client} of seed {seed}, {network}, {100 * gain:+.1f}"
-
-
-def _by_architecture(cells: Figures) -> dict[str, str]:
-    """Gains of CIFAR-10's networks by number of queries."""
-    found: dict[str, list[str]] = {}
-    for number in privhfl_cells.QUERIES["cifar10"]:
-        gains: dict[str, list[float]] = {}
-        for run in _runs(cells[f"cifar10-mixup-{number}"]):
-            for name, before, after in zip(
-                run["architectures"], run["baselines"], run["accuracies"], strict=True
-            ):
-                gains.setdefault(_network(name), []).append(100 * (after - before))
-        for name, values in gains.items():
-            found.setdefault(name, []).append(f"{np.mean(values):+.1f}")
-    return {name: ", ".join(values) for name, values in found.items()}
 
 
 def _network(name: str) -> str:
