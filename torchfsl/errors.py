@@ -137,7 +137,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "value-too-large": "a value of the update exceeds the encoding",
         "version": "the two sides use different wire versions",
         "weight-limit": "`max_weight` does not fit the average",
-        "weights-missing": "a client shall answer and has loaded no weights",
+        "weights-missing": "a client is to answer and has loaded no weights",
         "wrong-authorities": "the plan is for servers of other certificate authorities",
         "wrong-certificate": "the certificate names another party",
         "wrong-hash-seed": "the hash seed is not the one that the servers drew",

@@ -152,7 +152,7 @@ def papersize() -> dict[str, Any]:
 
 
 NORM, NOISE = 1.0, 0.01
-"""Figure 3: clients scale updates down to this length; noise of CDP-FL as a multiple of it."""
+"""Figure 3: length to which clients scale updates down, and noise of CDP-FL over it."""
 PRUNED = "8 tables"
 ADDED = {"cdp": 0.5**0.5, "sefl": 1.0}
 """By method the noise of each of both servers over NOISE: CDP-FL adds one draw in all."""

@@ -174,7 +174,7 @@ def curve(
 
 
 def _place(data: Path | None, source: str, usual: str) -> str:
-    """Where a data set lies."""
+    """The folder or name of a data set."""
     if source == SYNTHETIC:
         return SYNTHETIC
     return usual if data is None else str(data / source)

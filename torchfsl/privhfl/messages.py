@@ -76,7 +76,7 @@ class Topic:
         querying: the client that asks.
         answering: the client that answers; in SUM the set.
         iteration, batch: of the learning, 16 and 32 bits.
-        step: of the online phase; the part of DEALING; 0 elsewhere.
+        step: of the online phase, or the part of DEALING, else 0.
     """
 
     querying: int

@@ -232,7 +232,7 @@ class QueryPlan:
         return self._steps[client]
 
     def graph_of(self, client: int) -> Graph:
-        """What a client's network computes.
+        """The graph of a client's network.
 
         Raises:
             ParameterError: the client is not in the plan.

@@ -201,7 +201,7 @@ class Querying:
         return Answer(torch.cat(totals), tuple(answered), relay.cost)
 
     def _check_parties(self, querying: int, who: list[int]) -> None:
-        """Refuse clients that cannot ask or answer, each cause in a message of its own."""
+        """Refuse clients that cannot ask or answer, each cause in a separate message."""
         for client in (querying, *who):
             self.plan.graph_of(client)
         if querying in who:

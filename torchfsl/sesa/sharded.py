@@ -11,9 +11,9 @@ to one part, or to a pair of parts of neighbouring layers, are one row of an `nn
 whatever handles rows of tables handles parts of networks. A client with the fraction B of the units
 of each layer holds `B * shards` rows of tables `units` and `(B * shards)**2` of tables `links`.
 
-Which shards a client takes is for the caller to choose: at random every round (SESA), always the
-first (HeteroFL), or a window that moves on by one a round (FedRolex; unit by unit where `shards` is
-the number of units).
+The caller chooses which shards a client takes. SESA draws them at random every round, HeteroFL
+always takes the first. FedRolex takes a window that moves on by one per round, unit by unit if
+`shards` is the number of units.
 
 Shape legend
     K = shards, k = those taken of a layer, U = units of a shard, S = values that one unit passes on
