@@ -333,6 +333,10 @@ def _privhfl(records: Figures) -> Figures:
             if (name := f"{task}-lambda-{lam:g}") in cells
         ]
         lambdas[f"{lam:g}"] = "; ".join(texts)
+    spread = [
+        100 * cells[f"mnist-lambda-{lam:g}"]["seeds"]["0"]["accuracy"]
+        for lam in privhfl_cells.LAMBDAS
+    ]
     return {
         "gain": {name: _percent(_runs(cell), "gain", "+") for name, cell in cells.items()},
         "seed0": {
@@ -353,6 +357,8 @@ def _privhfl(records: Figures) -> Figures:
         "table1": {key: table1(key) for key in
                    ("baseline", *privhfl_paper.ACCURACY["CIFAR-10"])},
         "lambda5": lambdas,
+        "lambda_spread": f"{max(spread) - min(spread):.1f} points",
+        **_samples_cifar10(cells),
         "by_architecture": {
             _network(name): ", ".join(gains)
             for name, gains in privhfl_tables.by_architecture(cells).items()
@@ -360,6 +366,15 @@ def _privhfl(records: Figures) -> Figures:
         "secure": {"cifar10": f"{cells['cifar10-secure']['seeds']['0']['predictions']:,} "
                    "predictions"},
     }  # fmt: skip
+
+
+def _samples_cifar10(cells: Figures) -> Figures:
+    """Accuracy by private samples; nothing before it has run."""
+    names = [f"cifar10-samples-{number}" for number in privhfl_cells.PRIVATE["cifar10"]]
+    names.append("cifar10-mixup-2500")
+    if not set(names) <= set(cells):
+        return {}
+    return {"samples_cifar10": ", ".join(_percent(_runs(cells[n]), "accuracy") for n in names)}
 
 
 def _network(name: str) -> str:

@@ -88,6 +88,10 @@ ROWS: Final = [
         "tests/sefl/test_round.py", GUIDE),
     Row("Figure 2", "sparse rows cannot be added encrypted, blocks can", "",
         "blocks are added as they are", "same", "", "tests/training/test_hankel.py", PAGE),
+    Row("Section 3.2", "downloads and uploads are symmetric", "",
+        "{sefl-tablecosts[rows][sefl][upload_bytes]:size} up, "
+        "{sefl-tablecosts[rows][sefl][download_bytes]:size} down", "different",
+        "uploads are ciphertexts, downloads are the model in the clear", "sefl-tablecosts", PAGE),
     Row("Theorem 1", "a pruned subnetwork approximates any network", "",
         "not used", "different", "it is about pruning masks and not about block-Hankel matrices; "
         "its proof states the inequality the wrong way round", "tests/training/test_hankel.py",
@@ -111,6 +115,9 @@ ROWS: Final = [
     Row("Section 4.1", "fewer values take less noise, which explains the gain", "",
         "{figure3[rise]}", "different", "noise raises the perplexity of blocks more",
         "sefl-figure3", PAGE),
+    Row("Section 4.1", "elapsed time is the average of 10 runs", "10 runs",
+        "quickest of 3, processor seconds", "different", "others use the same cores",
+        "sefl-figure4", PAGE),
     *_figure4(),
     Row("Figure 4", "time improves up to 13.7 times over no blocks", "13.7x",
         "{papersize[gain]}", "better", "at the paper's size of the LSTM", "sefl-papersize", PAGE),

@@ -40,6 +40,8 @@ ROWS: Final = [
         "K = 16 for B_min = 1/4", "K = 4 for one hidden layer, 16 between two", "different",
         "with one hidden layer, inputs and classes are not cut", "tests/training/test_widths.py",
         GUIDE),
+    Row("Section IV, selection", "shards are drawn uniformly, without replacement", "", "the same",
+        "same", "", "tests/training/test_widths.py", GUIDE),
     Row("Section IV, offline", "shares of choices and masks, equations 20 to 22", "",
         "one polynomial of masks per client; T shares are seeds", "different",
         "both savings are derived here and not reviewed", "tests/sesa/test_view.py", GUIDE),
