@@ -76,8 +76,8 @@ class Sharded(nn.Module):
         found = {n: m for n, m in plain.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
         if len(found) < 2 or any(module.bias is None for module in found.values()):
             raise ParameterError(
-                f"Sharded expects two layers or more, each with a bias, got {sorted(found)}: pass "
-                "convolutions and linear layers with bias=True"
+                f"Sharded expects a hidden layer and a bias in every layer, got {sorted(found)}: "
+                "pass two or more convolutions or linear layers with bias=True"
             )
         for name, module in list(found.items())[:-1]:
             if shards < 1 or len(module.weight) % shards:
@@ -201,13 +201,13 @@ class Sharded(nn.Module):
         taken = tuple(tuple(int(number) for number in layer) for layer in shards)
         if len(taken) != self.num_hidden:
             raise ParameterError(
-                f"shards of {len(taken)} layers, expected {self.num_hidden}: give a list for each "
-                "hidden layer"
+                f"shards of {len(taken)} layers, expected {self.num_hidden} hidden ones: give a "
+                "list for each of them"
             )
         for own in taken:
             if not own or len(set(own)) < len(own) or not set(own) <= set(range(self.shards)):
                 raise ParameterError(
-                    f"shards {own}: take one or more distinct ones of 0 to {self.shards - 1}"
+                    f"shards {own}: take one or more distinct ones of {self.shards}, from 0 on"
                 )
         return taken
 
