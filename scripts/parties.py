@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -17,11 +17,12 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.plain import add_to
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import SegmentSpec
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
-from torchfsl.types import Array
+from torchfsl.types import Array, Whole
 
 WHOLE: Final = FixedPoint(ring_bits=32, frac_bits=0, clip=100.0)
 """The encoding of whole numbers."""
@@ -109,6 +110,15 @@ def spread_update(plan: SubmodelPlan, number: int) -> Update:
     return update
 
 
+def plain_sums(plan: SubmodelPlan, updates: Iterable[Update]) -> dict[str, Whole]:
+    """By segment the sums of updates, added in the clear."""
+    sums = {s.name: np.zeros((s.m, s.tau), dtype=np.int64) for s in plan.segments}
+    for update in updates:
+        for segment in plan.segments:
+            add_to(sums[segment.name], update, segment)
+    return sums
+
+
 class Outbox:
     """A transport that keeps what clients send, with its addressee, for later delivery."""
 
@@ -122,27 +132,6 @@ class Outbox:
     def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
         """Nothing is fetched here."""
         raise NotImplementedError("these clients retrieve nothing")
-
-
-class TimedServer:
-    """A server whose calls' processor time is added up."""
-
-    def __init__(self, server: Server) -> None:
-        self.server, self.seconds = server, 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.server, name)
-        if not callable(method) or name == "model":
-            return method
-
-        def timed(*arguments: Any) -> Any:
-            start = time.process_time()
-            try:
-                return method(*arguments)
-            finally:
-                self.seconds += time.process_time() - start
-
-        return timed
 
 
 class Stopwatch:
@@ -160,6 +149,25 @@ class Stopwatch:
         finally:
             spent = self.clock() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+
+class TimedServer:
+    """A server whose calls are timed by name, in processor time unless another clock is given."""
+
+    def __init__(self, server: Server, clock: Callable[[], float] = time.process_time) -> None:
+        self.server, self.watch = server, Stopwatch(clock)
+
+    @property
+    def seconds(self) -> float:
+        """Of all calls so far."""
+        return sum(self.watch.seconds.values())
+
+    def __getattr__(self, name: str) -> Any:
+        home = self.server.reports if name == "relay_parts" else self.server
+        method = getattr(home, name)
+        if not callable(method) or name == "model":
+            return method
+        return lambda *given, **options: self.watch.time(name, lambda: method(*given, **options))
 
 
 class TimedServers(InProcess):

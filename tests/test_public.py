@@ -47,7 +47,7 @@ FACES = {
     },
     "torchfsl.fsl": {"Client", "ClientPolicy", "Plan", "Server", "begin_round", "build_plan",
                      "finish_round", "predict", "run_round"},
-    "torchfsl.engine": {"BlockSample", "BlockTopK", "Dense", "Fixed", "Hooks", "RandomK",
+    "torchfsl.engine": {"BinTop", "BlockSample", "BlockTopK", "Dense", "Fixed", "Hooks", "RandomK",
                         "Residual", "Round", "Rows", "Settings", "TopK"},
     "torchfsl.service": {"LoopbackServers", "Owner", "Task", "bind_plan", "connect"},
 }  # fmt: skip

@@ -113,6 +113,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "state-in-use": "another server runs on the state folder",
         "state-refused": "the stored state must not be used as it is",
         "store-full": "the disk has no space for another report",
+        "sum-beyond-bound": "a server lied: no accepted reports add up to the aggregate",
         "tag-mismatch": "the answer of a server fails its authentication",
         "tensor-twice": "a tensor is in two segments",
         "too-early": "the client must wait for more rounds before its next report",

@@ -3,7 +3,7 @@
 Also `Residual`, what a client has not sent yet.
 """
 
-from torchfsl.engine.policies import BlockSample, Fixed, RandomK
+from torchfsl.engine.policies import BinTop, BlockSample, Fixed, RandomK
 from torchfsl.engine.residual import Residual
 
-__all__ = ["BlockSample", "Fixed", "RandomK", "Residual"]
+__all__ = ["BinTop", "BlockSample", "Fixed", "RandomK", "Residual"]

@@ -16,7 +16,7 @@ from torchfsl.engine.inventory import take_inventory
 from torchfsl.engine.policies import RestPolicy
 from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
-from torchfsl.policies import BlockSample
+from torchfsl.policies import BinTop, BlockSample
 from training.config import Config
 from training.local import make_optimizer
 from training.sections import ConfigError, Encoding
@@ -111,6 +111,8 @@ def _selection(config: Config, task: Task) -> tuple[Rows | None, RestPolicy]:
         return rows, TopK(rest.amount, error_feedback=feedback)
     if rest.policy == "blocks":
         return rows, BlockTopK(rest.amount, rest.block, error_feedback=feedback)
+    if rest.policy == "bins":
+        return rows, BinTop(rest.amount, rest.block, error_feedback=feedback)
     if rest.policy == "sample":
         return rows, BlockSample(rest.amount, rest.block)
     return rows, Dense()

@@ -65,11 +65,11 @@ def _falls(config: Config) -> bool:
 
 
 def _selects(config: Config) -> bool:
-    return config.rest.policy in ("topk", "blocks", "sample")
+    return config.rest.policy in ("topk", "blocks", "bins", "sample")
 
 
 def _keeps(config: Config) -> bool:
-    return config.rest.policy in ("topk", "blocks")
+    return config.rest.policy in ("topk", "blocks", "bins")
 
 
 def _adapts(config: Config) -> bool:
@@ -197,12 +197,12 @@ _SETTINGS: Final = (
         _can_batch,
         "recommenders on cpu, with gradients or sgd of float32 unclipped",
     ),
-    Use("rest.amount", _selects, 'rest.policy = "topk", "blocks" or "sample"'),
-    Use("rest.error_feedback", _keeps, 'rest.policy = "topk" or "blocks"'),
+    Use("rest.amount", _selects, 'rest.policy = "topk", "blocks", "bins" or "sample"'),
+    Use("rest.error_feedback", _keeps, 'rest.policy = "topk", "blocks" or "bins"'),
     Use(
         "rest.block",
-        lambda c: c.rest.policy in ("blocks", "sample"),
-        'rest.policy = "blocks" or "sample"',
+        lambda c: c.rest.policy in ("blocks", "bins", "sample"),
+        'rest.policy = "blocks", "bins" or "sample"',
     ),
     *_uses(
         "encoding",
@@ -233,7 +233,7 @@ _SETTINGS: Final = (
         'server.optimizer = "lazy-adam"',
     ),
     Use("server.lr_decay_rounds", lambda c: c.server.lr_decay != 1, "server.lr_decay"),
-    Use("server.mean", _has_trees, 'rows, and rest.policy = "topk", "blocks" or "sample"'),
+    Use("server.mean", _has_trees, 'rows, and rest.policy = "topk", "blocks", "bins" or "sample"'),
     Use(
         "workers",
         lambda c: not c.local.together and _has_clients(c),

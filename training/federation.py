@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -161,6 +162,8 @@ def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
             l2_bound=privacy.l2_bound(settings.encoding, config.fsl.l2_norm),
             proofs=None if config.fsl.proofs == "default" else config.fsl.proofs,
             clip=config.privacy.clip,
+            sum_bound=config.fsl.sum_bound and config.fsl.l2_norm > 0,
+            hash_seed=_bin_seed(config),
         )
     except ParameterError as error:
         cost, remedy, _ = str(error).partition(": pass above_break_even=")
@@ -172,6 +175,13 @@ def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
             "send less"
         ) from error
     return with_noise(config, plan, task.num_clients)
+
+
+def _bin_seed(config: Config) -> bytes | None:
+    """The hash seed where public bins, and so the model, follow from it; else a fresh one."""
+    if config.rest.policy != "bins":
+        return None
+    return hashlib.sha256(b"torchfsl bins of experiment %d" % config.seed).digest()
 
 
 _SETTING_OF: Final = {

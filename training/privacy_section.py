@@ -36,8 +36,8 @@ class Privacy:
         return self.max_participations > 0 or self.min_separation > 1
 
     def __post_init__(self) -> None:
-        for name, least in (("epsilon", 0), ("max_participations", 0), ("min_separation", 1),
-                            ("band", 0)):  # fmt: skip
+        lowest = {"epsilon": 0, "max_participations": 0, "min_separation": 1, "band": 0}
+        for name, least in lowest.items():
             if not least <= getattr(self, name) < 1 << 40:
                 raise ConfigError(
                     f"privacy.{name} is {getattr(self, name)}; choose {least} or more"

@@ -398,14 +398,15 @@ class Rest:
 
     Attributes:
         policy: `dense` (all of them), `topk` (scalars of largest magnitude), `blocks` (blocks of
-            largest L1 norm) or `sample` (blocks that each client draws in secret, scaled so that
-            their mean over the draws is the whole change).
+            largest L1 norm), `bins` (the block of largest L1 norm of each public bin) or `sample`
+            (blocks that each client draws in secret, scaled so that their mean over the draws is
+            the whole change).
         amount: fraction of the scalars or blocks.
-        block: values a block.
-        error_feedback: with `topk` and `blocks`, keep what is not sent for later rounds.
+        block: values a block; 1 with `bins` sends scalars.
+        error_feedback: with `topk`, `blocks` and `bins`, keep what is not sent for later rounds.
     """
 
-    policy: Literal["dense", "topk", "blocks", "sample"] = "dense"
+    policy: Literal["dense", "topk", "blocks", "bins", "sample"] = "dense"
     amount: float = 0.05
     block: int = 32
     error_feedback: bool = True
@@ -418,10 +419,12 @@ class Fsl:
     Attributes:
         l2_norm: clients (of `plain` and `dense`, too) scale an update to at most this length; or 0.
         proofs: what they prove to both servers: `none`, `lanes`, `norm`, or the planner's choice.
+        sum_bound: servers scale a sum down to what so many such updates make up.
     """
 
     l2_norm: float = 0.0
     proofs: Literal["default", "none", "lanes", "norm"] = "default"
+    sum_bound: bool = True
 
     def __post_init__(self) -> None:
         _at_least(0, self, "l2_norm")

@@ -30,18 +30,21 @@ class SeededNoise:
         self._seed = seed
         self._words: list[np.random.Generator] = []
         self.both: tuple[Draw, Draw] = (
-            functools.partial(self._draw, 0), functools.partial(self._draw, 1),
-        )  # fmt: skip
+            functools.partial(self._draw, 0),
+            functools.partial(self._draw, 1),
+        )
         self.begin(0)
 
     def begin(self, number: int) -> None:
         """The noise of round `number` comes next."""
         self._words = [
-            np.random.Generator(np.random.Philox(
-                key=int.from_bytes(Stream(self._seed, "noise", party, number).bytes(16))
-            ))
+            np.random.Generator(
+                np.random.Philox(
+                    key=int.from_bytes(Stream(self._seed, "noise", party, number).bytes(16))
+                )
+            )
             for party in (0, 1)
-        ]  # fmt: skip
+        ]
 
     def _draw(self, party: int, sigma: int, count: int) -> Whole:
         def words(size: int) -> npt.NDArray[np.uint64]:
@@ -60,10 +63,15 @@ def with_noise(config: Config, plan: Plan, clients: int) -> Plan:
     if not asked.epsilon:
         return plan
     return privacy.calibrate(
-        plan, epsilon=asked.epsilon, delta=asked.delta, rounds=config.rounds,
-        max_participations=asked.max_participations, min_separation=asked.min_separation,
-        clients=clients if asked.limits_cohorts else 0, band=asked.band or None,
-    )  # fmt: skip
+        plan,
+        epsilon=asked.epsilon,
+        delta=asked.delta,
+        rounds=config.rounds,
+        max_participations=asked.max_participations,
+        min_separation=asked.min_separation,
+        clients=clients if asked.limits_cohorts else 0,
+        band=asked.band or None,
+    )
 
 
 def spent(config: Config, plan: SubmodelPlan, rounds: int) -> dict[str, float]:

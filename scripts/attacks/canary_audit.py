@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scripts.attacks.result import AttackResult
-from scripts.parties import zeros
+from scripts.parties import plain_plan, zeros
+from scripts.program import Found, Options, program
 from torchfsl import privacy
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.fixed_point import FixedPoint
@@ -95,14 +95,17 @@ FAULTS: Final = {
 def plan_of(epsilon: float, canaries: int = CANARIES) -> Plan:
     """The plan under audit; its canaries together may exceed the bound of one client."""
     segment = TreeSegment("d", "dense", (TensorSpec("d", (canaries,)),), canaries, 1, canaries)
-    plan = Plan(
-        session=bytes(16).hex(), hash_seed=bytes(32).hex(), encoding=FixedPoint(64, 0, 2.0 * BOUND),
-        max_clients=2, min_clients=1, segments=(segment,), l2_bound=BOUND,
-    )  # fmt: skip
+    plan = plain_plan(
+        segment, encoding=FixedPoint(64, 0, 2.0 * BOUND), max_clients=2, l2_bound=BOUND
+    )
     return privacy.calibrate(
-        plan, epsilon=epsilon, delta=DELTA, rounds=ROUNDS, max_participations=REPORTS,
+        plan,
+        epsilon=epsilon,
+        delta=DELTA,
+        rounds=ROUNDS,
+        max_participations=REPORTS,
         min_separation=APART,
-    )  # fmt: skip
+    )
 
 
 def play(epsilon: float, fault: Fault, seed: int, canaries: int = CANARIES) -> Audit:
@@ -181,7 +184,7 @@ def judge(inside: Float, outside: Float, bare: int) -> Audit:
         for x in (inside, outside)
     )
     estimated = float(accounting.get_epsilon_gaussian(both / apart, DELTA))
-    return Audit(counted, estimated, bare, equal)
+    return Audit(counted, estimated, bare, bool(equal))
 
 
 def shows(audit: Audit, epsilon: float) -> bool:
@@ -203,8 +206,10 @@ def canary_audit() -> AttackResult:
     )
 
 
-def main() -> int:
-    """Every fault at epsilon 2 and 8; 1 if one stays unseen, or the honest server is accused."""
+@program()
+def main(options: Options) -> Found:
+    """Every fault at epsilon 2 and 8; fails if one stays unseen, or accuses the honest server."""
+    audits: Found = {}
     wrong = 0
     print("fault                          stated  counted  estimate  bare  equal Gaussians")
     for name, fault in FAULTS.items():
@@ -212,12 +217,10 @@ def main() -> int:
         for epsilon, audit in found.items():
             print(
                 f"{name:30} {epsilon:6.1f}  {audit.counted:7.2f}  {audit.estimated:8.2f}  "
-                f"{audit.bare:4d}  {audit.equal}", flush=True,
-            )  # fmt: skip
+                f"{audit.bare:4d}  {audit.equal}",
+                flush=True,
+            )
+            audits[f"{name}, {epsilon:g}"] = dataclasses.asdict(audit)
         seen = any(shows(audit, epsilon) for epsilon, audit in found.items())
         wrong += seen == (name == "none")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return audits | {"ok": not wrong}

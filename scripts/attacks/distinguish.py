@@ -27,7 +27,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +35,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from scripts.parties import Outbox, plain_plan, two_servers
+from scripts.parties import Outbox, Stopwatch, plain_plan, two_servers
 from scripts.program import Found, Options, option, program
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
@@ -291,21 +290,16 @@ def try_time(trials: int, seed: int) -> dict[str, float]:
 
 def _times(servers: tuple[Server, Server], number: int, client: int) -> list[float]:
     first, second = servers
-    clock = [time.perf_counter()]
-    first.reply(Kind.ANSWER, number, client)
-    clock.append(time.perf_counter())
+    watch = Stopwatch()
+    watch.time("answer", lambda: first.reply(Kind.ANSWER, number, client))
     lists = first.close_round(), second.close_round()
-    clock.append(time.perf_counter())
-    folds = first.agree(lists[1])
-    clock.append(time.perf_counter())
+    folds = watch.time("fold", lambda: first.agree(lists[1]))
     first.verify(second.agree(lists[0]))
-    clock.append(time.perf_counter())
-    first.commit()
-    clock.append(time.perf_counter())
+    watch.time("share", first.commit)
     second.verify(folds)
     for server in servers:
         server.abandon_round()
-    return [clock[i + 1] - clock[i] for i in (0, 2, 4)]
+    return [watch.seconds[step] for step in STEPS]
 
 
 # --- planted faults: never use them ---

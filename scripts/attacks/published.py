@@ -71,9 +71,13 @@ class PublishedQuerying:
     """
 
     def __init__(
-        self, plan: QueryPlan, *, leaky_on_purpose: bool = False, magnitude_bits: int = 4,
+        self,
+        plan: QueryPlan,
+        *,
+        leaky_on_purpose: bool = False,
+        magnitude_bits: int = 4,
         signed_r: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not leaky_on_purpose:
             raise ParameterError(
                 "the published protocol gives weights to whoever asks: use mode 'secure', or say "
@@ -89,9 +93,11 @@ class PublishedQuerying:
     def load(self, client: int, module: nn.Module, samples: torch.Tensor) -> None:
         """Let a client answer with a module's weights."""
         self.networks[client] = quantise(
-            read_network(module, self.plan.input_shape), self.plan.ring, samples.cpu(),
+            read_network(module, self.plan.input_shape),
+            self.plan.ring,
+            samples.cpu(),
             largest=2.0**self.magnitude_bits / SPARE,
-        )  # fmt: skip
+        )
 
     def ask(
         self, querying: int, answering: Sequence[int], images: torch.Tensor, iteration: int = 0

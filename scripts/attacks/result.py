@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from scripts.bench.measure import cpu_seconds
+from scripts.checks.round_clients import take_part
 from scripts.parties import bench_plan, random_update, two_servers
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl.client.client import Client
@@ -49,12 +50,8 @@ def honest_round(plan: Plan, servers: tuple[Server, Server] | None = None) -> No
     servers = servers or two_servers(plan)
     begin_round(servers, 1)
     for number in range(_CLIENTS):
-        update = random_update(plan, number, 99)
-        taking = Client(plan, InProcess(*servers), client_id=number)
-        with taking.start_round(1, indices={"table": update["table"].positions}) as client_round:
-            client_round.download()
-            client_round.retrieve()
-            client_round.submit(update)
+        client = Client(plan, InProcess(*servers), client_id=number)
+        take_part(client, 1, random_update(plan, number, 99))
     finish_round(servers)
 
 

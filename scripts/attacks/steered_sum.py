@@ -1,6 +1,7 @@
 """Server 0 adds offsets to its own share, and then reads training samples in a later aggregate.
 
     python -m scripts.attacks.steered_sum --seeds 0 1 2 3 4
+    python -m scripts.attacks.steered_sum --modes bound --neurons 128 32 8 --mean
 
 Clients train on the row of an item and on dense features. In two rounds server 0 alters its share
 before it commits to it. The first offset switches off all neurons of the first layer, so that
@@ -9,12 +10,16 @@ one direction, and thresholds that divide the samples by quantiles. Server 0 is 
 round. If a sample is alone between two thresholds, the gradients of these two neurons differ by
 this sample alone. Server 0 knows that features are standardised, and nothing else about the data.
 
+Under a bound on the sum, server 0 adds at most 0.8 n `l2_bound` a round, which the bound lets pass.
+It aims anew in each round, and takes so many more rounds of lies. Fewer neurons need fewer.
+
 Server 1 and all clients run the library's code. In the noisy aggregates server 0 leaves out its own
 noise. Data and first model follow from a seed.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,12 +45,13 @@ from torchfsl.fsl.server.evaluation import share_of
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
 from torchfsl.kernels import ring
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.segments import default_encoding, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.server_optimizers import ServerSGD
 from torchfsl.types import Array, Float64, Whole
 
-MODES: Final = "no lies", "no proofs", "norm proofs", "noise"
+MODES: Final = "no lies", "no proofs", "norm proofs", "noise", "bound"
 Wish: TypeAlias = dict[str, Float64]
 """By tensor the values that server 0 wants."""
 
@@ -60,6 +66,10 @@ ROUNDS: Final = 3
 EPSILON: Final = 8.0
 LEAST: Final = 5
 """Samples whose reading counts as success."""
+SHARE: Final = 0.8
+"""Of n `l2_bound`: what server 0 adds at most under a bound on the sum."""
+MOST_LIES: Final = 200
+"""Rounds after which it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +111,14 @@ class Model(nn.Module):
 
 
 class LyingServer(Server):
-    """Adds to its share what moves the model to `wish`, if there is one."""
+    """Adds to its share what moves the model to `wish`, if there is one.
+
+    Attributes:
+        arrived: whether the last offset was all that was missing.
+    """
 
     wish: Wish | None = None
+    arrived = False
 
     def commit(self, *, salt: bytes = b"", share: Buffer = b"") -> bytes:
         """Alter the share before the commitment."""
@@ -131,7 +146,9 @@ class LyingServer(Server):
                 mean += optimizer.momentum * velocities.get(f"velocity/{tensor.name}", 0.0)
                 units = np.ldexp(mean * count, encoding.frac_bits)
                 offset[span] = np.rint(units.clip(-most, most))
-        return offset
+        norm, reach = float(np.linalg.norm(offset)), SHARE * count * self.plan.l2_bound
+        self.arrived = not self.plan.sum_bound or norm <= reach
+        return offset if self.arrived else np.trunc(offset * (reach / norm)).astype(np.int64)
 
 
 def _zeros(_: int, count: int) -> Whole:
@@ -141,7 +158,9 @@ def _zeros(_: int, count: int) -> Whole:
 class Task:
     """The plan, both servers, and all clients with their samples."""
 
-    def __init__(self, mode: str, clients: int, neurons: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self, mode: str, clients: int, neurons: int, rng: np.random.Generator, *, mean: bool
+    ) -> None:
         """Nothing is trained yet."""
         self.clients, self.model = clients, Model(neurons)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
@@ -149,11 +168,15 @@ class Task:
         self.fed = torchfsl.Federated(self.model, self.optimizer, encoding=encoding)
         options = {"l2_bound": privacy.l2_bound(encoding, 1.0), "above_break_even": "keep"}
         options["proofs"] = "none" if mode == "no proofs" else "norm"
+        options["sum_bound"] = mode == "bound"
         sizes = {"max_clients": clients, "rows_per_client": SAMPLES, "max_rounds": ROUNDS}
+        if mode == "bound":
+            sizes["max_rounds"] = MOST_LIES + 1
         plan = self.fed.make_plan(**sizes, **options)
         if mode == "noise":
             plan = self.fed.plan = privacy.calibrate(plan, epsilon=EPSILON, delta=1e-6)
-        state, make = self.fed.server_state(), self.fed.default_optimizer().build
+        chosen = OptimizerSettings() if mean else self.fed.default_optimizer()
+        state, make = self.fed.server_state(), chosen.build
         first, second = (ServerModel(state, make()) for _ in range(2))
         self.liar = LyingServer(0, plan=plan, model=first, draw_noise=_zeros)
         home = TwoServers(plan, (first, second))
@@ -237,27 +260,40 @@ def noticing() -> Iterator[list[str]]:
         logger.setLevel(level)
 
 
-def play(mode: str, *, clients: int = 20, neurons: int = 128, seed: int = 0) -> Played:
-    """Two rounds of lies, or of none, and a third one, from whose aggregate server 0 reads."""
+def play(
+    mode: str, *, clients: int = 20, neurons: int = 128, seed: int = 0, mean: bool = False
+) -> Played:
+    """Two rounds of lies, or of none, and a third one, from whose aggregate server 0 reads.
+
+    Args:
+        mode: one of `MODES`; under `bound` there are as many rounds of lies as it takes.
+        clients: of each round.
+        neurons: of the first layer.
+        seed: of data and model.
+        mean: servers take the mean as it is, not torchfsl's default rate and momentum.
+    """
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    task, wishes = Task(mode, clients, neurons, rng), (*trap(neurons, rng), None)
-    refused, liar = 0, task.liar
+    task, wishes = Task(mode, clients, neurons, rng, mean=mean), (*trap(neurons, rng), None)
+    refused, liar, lies = 0, task.liar, 0
     with noticing() as noticed:
         for wish in wishes:
-            liar.wish = None if mode == "no lies" else wish
-            before = {name: value.copy() for name, value in liar.model.state.items()}
-            result = task.round()
-            refused += clients - result.num_clients
+            liar.wish, liar.arrived = None if mode == "no lies" else wish, False
+            while True:
+                before = {name: value.copy() for name, value in liar.model.state.items()}
+                result = task.round()
+                refused += clients - result.num_clients
+                lies += liar.wish is not None
+                if liar.wish is None or liar.arrived or lies == MOST_LIES:
+                    break
     found = single_samples(liar.plan, result.sums["rest"], before["second.weight"])
     read, items = task.count(found, before["items.weight"])
-    lies = 0 if mode == "no lies" else ROUNDS - 1
     return Played(len(task.items), read, items, lies, refused, noticed)
 
 
 def steered_sum() -> AttackResult:
     """Samples that a lying server reads, without noise and with it."""
-    honest, plain, proven, noisy = played = [play(mode) for mode in MODES]
+    honest, plain, proven, noisy = played = [play(mode) for mode in MODES if mode != "bound"]
     unseen = not any(one.refused or one.noticed for one in played)
     return AttackResult(
         "training samples read by steering",
@@ -270,13 +306,18 @@ def steered_sum() -> AttackResult:
     )
 
 
-@program(option("--seeds", [0]), finds=False)
+@program(
+    option("--modes", nargs="+", choices=MODES, default=list(MODES)),
+    option("--neurons", [128]),
+    option("--mean", False),
+    option("--seeds", [0]),
+    finds=False,
+)
 def main(options: Options) -> None:
     """Print what each mode showed."""
-    print("mode         seed      read  row, too  lies  refused  logged")
-    for mode in MODES:
-        for seed in options.seeds:
-            one = play(mode, seed=seed)
-            read, noticed = f"{one.read} of {one.samples}", "; ".join(one.noticed) or "nothing"
-            row = f"{mode:12} {seed:4} {read:>9} {one.items:9} {one.lies:5} {one.refused:8}"
-            print(f"{row}  {noticed}", flush=True)
+    print("mode         neurons seed      read  row, too  lies  refused  logged")
+    for mode, neurons, seed in itertools.product(options.modes, options.neurons, options.seeds):
+        one = play(mode, neurons=neurons, seed=seed, mean=options.mean)
+        read, noticed = f"{one.read} of {one.samples}", "; ".join(one.noticed) or "nothing"
+        row = f"{mode:12} {neurons:7} {seed:4} {read:>9} {one.items:9} {one.lies:5} {one.refused:8}"
+        print(f"{row}  {noticed}", flush=True)

@@ -144,8 +144,12 @@ def correlated(values: int, band: int) -> dict[str, float]:
     noise(1 << 16, values)
     spent = time.process_time() - start
     more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"draw_seconds": fresh, "correlate_seconds": spent - fresh,
-            "ring_mb": noise.slots.nbytes / 1e6, "more_memory_mb": more * 1024 / 1e6}  # fmt: skip
+    return {
+        "draw_seconds": fresh,
+        "correlate_seconds": spent - fresh,
+        "ring_mb": noise.slots.nbytes / 1e6,
+        "more_memory_mb": more * 1024 / 1e6,
+    }
 
 
 def show(figures: dict[str, Any]) -> None:

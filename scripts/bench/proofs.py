@@ -20,9 +20,7 @@ from typing import Any
 
 import torch
 
-import torchfsl
-from models import DIN
-from scripts.bench.round import CATEGORIES, CATEGORY_ROWS, DIM, ITEM_ROWS, ITEMS, USERS
+from scripts.bench.round import ROWS, federated
 from scripts.parties import random_update
 from scripts.program import Found, Options, option, program
 from torchfsl.crypto.entropy import random_bytes
@@ -45,13 +43,8 @@ WEIGHT = 10
 
 def plans() -> dict[str, Plan]:
     """DIN's plan by `proofs`: counted, and with weights."""
-    torch.manual_seed(0)
-    model = DIN(items=ITEMS, categories=CATEGORIES, users=USERS, dim=DIM)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    encoding = torchfsl.FixedPoint()
-    fed = torchfsl.Federated(model, optimizer, source="gradient", encoding=encoding)
-    rows = ITEM_ROWS + CATEGORY_ROWS + 1
-    plan = fed.make_plan(max_clients=100, rows_per_client=rows, average="rows", l2_bound=BOUND)
+    sizes = {"max_clients": 100, "rows_per_client": ROWS}
+    plan = federated().make_plan(**sizes, average="rows", l2_bound=BOUND)
     weights = dataclasses.replace(plan, lane="weight", max_weight=WEIGHT)
     made = {name: dataclasses.replace(plan, proofs=name) for name in PROOFS}
     return made | {

@@ -40,13 +40,13 @@ from training.privhfl.tasks import RECIPES, build_model, load_population
 IMAGE, DIGIT = (3, 32, 32), (1, 28, 28)
 
 
-def _cnet() -> nn.Module:
+def cnet() -> nn.Module:
     """CryptoNets with ReLU: a convolution of 5 maps, 100 hidden units."""
     first, hidden = nn.Conv2d(1, 5, 5, stride=2, padding=1), nn.Linear(845, 100)
     return nn.Sequential(first, nn.ReLU(), nn.Flatten(), hidden, nn.ReLU(), nn.Linear(100, 10))
 
 
-def _mlp() -> nn.Module:
+def mlp() -> nn.Module:
     """Two hidden layers of 128 units."""
     first, second, last = nn.Linear(784, 128), nn.Linear(128, 128), nn.Linear(128, 10)
     return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), last)
@@ -56,8 +56,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int]]] = {
     "vgg7": (models.VGG7, IMAGE),
     "resnet8": (models.resnet8, IMAGE),
     "resnet10": (models.resnet10, IMAGE),
-    "cnet": (_cnet, DIGIT),
-    "mlp": (_mlp, DIGIT),
+    "cnet": (cnet, DIGIT),
+    "mlp": (mlp, DIGIT),
 }
 
 PAPER = {"vgg7": (1.03, 66.61), "resnet8": (1.63, 73.85), "resnet10": (2.00, 105.88)}

@@ -43,6 +43,8 @@ from torchfsl.submodel.server_optimizers import ServerAdam
 
 ITEMS, CATEGORIES, USERS, DIM = 143_534, 4_815, 49_023, 18
 ITEM_ROWS, CATEGORY_ROWS = 301, 117
+ROWS = ITEM_ROWS + CATEGORY_ROWS + 1
+"""That a client fetches and trains, its user's among them."""
 SERVER_PARTS = ("open", "receive", "answer", "model", "aggregate and apply")
 
 
@@ -72,21 +74,26 @@ def _rows(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
+def federated() -> torchfsl.Federated:
+    """DIN of the published shape, without a plan."""
+    torch.manual_seed(0)
+    model = DIN(items=ITEMS, categories=CATEGORIES, users=USERS, dim=DIM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    encoding = torchfsl.FixedPoint()
+    return torchfsl.Federated(model, optimizer, source="gradient", encoding=encoding)
+
+
 class Rounds:
     """Both servers and the one torch model that every client in turn trains."""
 
     def __init__(
         self, num_clients: int, ahead: int, clock: Callable[[], float], proofs: Proofs = "none"
     ) -> None:
-        torch.manual_seed(0)
         self.clock, self.ahead = clock, ahead
         self.num_clients = num_clients
-        self.model = DIN(items=ITEMS, categories=CATEGORIES, users=USERS, dim=DIM)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.fed = torchfsl.Federated(
-            self.model, self.optimizer, source="gradient", encoding=torchfsl.FixedPoint()
-        )
-        sizes = {"max_clients": num_clients, "rows_per_client": ITEM_ROWS + CATEGORY_ROWS + 1}
+        self.fed = federated()
+        (self.optimizer,) = self.fed.hooks.optimizers
+        sizes = {"max_clients": num_clients, "rows_per_client": ROWS}
         proven = {} if proofs == "none" else {"average": "rows", "l2_bound": 1 << 16}
         self.plan = self.fed.make_plan(proofs=proofs, **sizes, **proven)
         state = self.fed.server_state()
@@ -150,7 +157,7 @@ class Rounds:
         return receipts
 
     def _train(self, inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> None:
-        loss = torch.nn.functional.cross_entropy(self.model(**inputs), labels)
+        loss = torch.nn.functional.cross_entropy(self.fed.model(**inputs), labels)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

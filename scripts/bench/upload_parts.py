@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scripts.bench.round import ROWS, federated
 from scripts.program import Options, program
 from scripts.reproduction import din
 from torchfsl import Plan
@@ -79,7 +80,7 @@ def beauty(name: str, bits: int) -> Plan:
 
 def published(bits: int, epochs: int = 1) -> Plan:
     """The plan of DIN's published shape with 419 rows a client."""
-    plan = din.federated().make_plan(max_clients=CLIENTS, rows_per_client=din.ROWS)
+    plan = federated().make_plan(max_clients=CLIENTS, rows_per_client=ROWS)
     encodings = din.sixteen_bits(plan) if bits == 16 else {}
     return din.again(plan, plan.encoding, epochs, encodings=encodings)
 

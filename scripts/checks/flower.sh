@@ -43,7 +43,8 @@ on_top_of_another() {
         printf '[flower] SKIPPED: Flower does not install here, pip says why above; its tests did not run\n'
         return
     fi
-    "$python" -m pytest -q tests/integrations
+    OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} "$python" -m pytest -q --numprocesses 2 --dist worksteal \
+        tests/integrations
 }
 
 if [ "${1:-}" = --ci ]; then

@@ -8,6 +8,7 @@
 #
 #   CXX             the compiler of the builds that CI runs (default: g++)
 #   FUZZ_SECONDS    time for each fuzz target (default: 20)
+#   CLIENT_INPUTS   inputs for the client core under sanitizers (default: 3000)
 #   TORCHFSL_PYTHON interpreter for the scripts (default: python3)
 #
 # Builds lie in build/check_native and are taken up again. Exit status 0 if nothing failed.
@@ -119,8 +120,17 @@ memcheck() {
 
 constant_time() { "$PYTHON" -m scripts.checks.constant_time "$BUILD/release/selftest"; }
 
+# The client core under the sanitizers of the build `address`: seeded inputs, then a round of each
+# plan with every allocation failing once.
+client_inputs() {
+    local plans=$ROOT/tests/client_core/plans.txt
+    "$BUILD/address/fuzz_client" "$plans" "${CLIENT_INPUTS:-3000}" &&
+        "$BUILD/address/fuzz_client" "$plans" allocations
+}
+
 build_fuzz() {
-    build fuzz -DTORCHFSL_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=None \
+    build fuzz -DTORCHFSL_FUZZ=ON -DTORCHFSL_CLIENT=ON -DTORCHFSL_CLIENT_TESTS=ON \
+        -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=None \
         -DCMAKE_CXX_FLAGS=-O1 -DTORCHFSL_SANITIZE=address
 }
 
@@ -133,12 +143,20 @@ fuzz() {
         "$found" "$ROOT/tests/corpus/$1"
 }
 
+fuzz_client() {
+    local found=$BUILD/corpus/client
+    mkdir -p -- "$found"
+    TORCHFSL_FUZZ_PLANS=$ROOT/tests/client_core/plans.txt "$BUILD/fuzz/fuzz_client" \
+        -max_total_time="$FUZZ_SECONDS" -max_len=4096 -timeout=30 -print_final_stats=1 \
+        -verbosity=0 -artifact_prefix="$found-" "$found"
+}
+
 ci=0
 case ${1:-} in
 --ci) ci=1 ;;
 "") ;;
 *)
-    sed -n '2,12s/^# \{0,1\}//p' -- "${BASH_SOURCE[0]}" >&2
+    sed -n '2,13s/^# \{0,1\}//p' -- "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -163,7 +181,9 @@ else
 fi
 try "$CXX, address and undefined-behaviour sanitizers: vectors on every path" \
     build_and_replay address -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_BUILD_TYPE=None \
-    -DTORCHFSL_SANITIZE=address,undefined
+    -DTORCHFSL_SANITIZE=address,undefined -DTORCHFSL_CLIENT=ON -DTORCHFSL_CLIENT_TESTS=ON
+try "$CXX, the same sanitizers: hostile inputs of the client core, failing allocations" \
+    client_inputs
 try "$CXX, thread sanitizer: vectors on every path" replay_threads
 
 if [ "$ci" = 0 ]; then
@@ -173,6 +193,7 @@ if [ "$ci" = 0 ]; then
             build_and_replay clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release
         if try "clang++: fuzz targets" build_fuzz; then
             for target in $TARGETS; do try "fuzz $target" fuzz "$target"; done
+            try "fuzz client" fuzz_client
         fi
     else
         skip "clang++ is not installed: no second compiler, no fuzz targets"

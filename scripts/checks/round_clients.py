@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from scripts.parties import plain_sums
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import Error
 from torchfsl.fsl.client.client import Client
@@ -57,13 +58,7 @@ def make_update(plan: Plan, seed: int, round_number: int, client: int) -> Update
 
 def sums_of(plan: Plan, seed: int, round_number: int, clients: tuple[int, ...]) -> Opened:
     """What a round of these clients must open."""
-    sums = {s.name: np.zeros((s.m, s.tau), dtype=np.int64) for s in plan.segments}
-    for client in clients:
-        for name, part in make_update(plan, seed, round_number, client).items():
-            if part.indices is None:
-                sums[name] += part.values
-            else:
-                sums[name][part.indices] += part.values
+    sums = plain_sums(plan, (make_update(plan, seed, round_number, one) for one in clients))
     return Opened(sums, {}, len(clients), len(clients), clients)
 
 
@@ -80,8 +75,8 @@ def set_up_owner(
 
 
 def take_part(client: Client, round_number: int, update: Update) -> None:
-    """One client's whole round, with retrieval of the segment `rows`."""
-    wanted = {"rows": update["rows"].positions}
+    """One client's whole round, with retrieval."""
+    wanted = {s.name: update[s.name].positions for s in client.plan.retrieving}
     with client.start_round(round_number, indices=wanted) as session:
         session.download()
         session.retrieve()

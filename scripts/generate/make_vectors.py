@@ -26,12 +26,14 @@ from scripts.generate.sefl_vectors import sefl_vectors
 from scripts.generate.writing import CHECK, write
 from scripts.program import ROOT, Options, program
 from tests.support.federation import Wire, make_plan, make_segment, mixed_plan, submit
+from tests.support.reference import sum_bound as reference
 from tests.support.tags import tagged
 from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server import norms
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.submodel.opened import Opened
@@ -105,6 +107,36 @@ def bad_plan_vectors() -> Json:
         for defect, (old, new) in changes.items()
     ]
     assert all(case["text"] != text for case in cases)
+    return {"cases": cases}
+
+
+def sum_bound_vectors() -> Json:
+    """Sums beyond their bound, and what the slow reference makes of them."""
+    own = [dataclasses.replace(s, l2_bound=900 * s.is_dense) for s in small_plan().segments]
+    plain = dataclasses.replace(
+        small_plan(), segments=tuple(own), l2_bound=4000, sum_bound=True, session="5b" * 16
+    )
+    noisy = dataclasses.replace(plain, noise_sigma=300, lane_sigma=2)
+    weights = dataclasses.replace(plain, lane="weight", max_weight=7, noise_sigma=0)
+    taps = {"noise_taps": (16, 8, 6), "min_separation": 3, "max_rounds": 9}
+    correlated = dataclasses.replace(noisy, lane="none", lane_sigma=0, **taps)
+    cases = []
+    for number, plan in enumerate((plain, noisy, weights, correlated)):
+        rng = np.random.default_rng(number)
+        sums = {s.name: rng.integers(-60_000, 60_000, (s.m, s.tau)) for s in plan.segments}
+        counted = {s.name: s.m for s in plan.with_trees if plan.lane_values}
+        lanes = {name: rng.integers(0, 5, m) for name, m in counted.items()}
+        opened = Opened(sums, lanes, 3, 5 if plan.lane == "weight" else 3, (0, 1, 2))
+        kept = reference.kept(plan, opened)
+        cases.append({
+            "plan": json.loads(plan.to_json()),
+            "clients": opened.num_clients, "weight": opened.total_weight,
+            "sums": {name: values.tolist() for name, values in sums.items()},
+            "lanes": {name: lane.tolist() for name, lane in lanes.items()},
+            "kept": {name: values.tolist() for name, values in kept.sums.items()},
+            "scaled": kept.scaled,
+            "proven": str(norms.most_squared(plan, plan.segments, plan.l2_bound, 3)),
+        })  # fmt: skip
     return {"cases": cases}
 
 
@@ -250,6 +282,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "round": round_vectors,
     "round_bad_reports": bad_report_vectors,
     "sefl": sefl_vectors,
+    "sum_bound": sum_bound_vectors,
 }
 
 

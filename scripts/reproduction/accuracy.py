@@ -8,6 +8,7 @@ Runs resume after an interruption, and several processes may work through the sa
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,14 @@ import numpy as np
 
 from scripts.bench import measure as bench_measure
 from scripts.reproduction.cells import Cell
-from scripts.reproduction.results import read_results, write_result
-from scripts.reproduction.runs import Progress, curve, locked, run_or_read
+from scripts.reproduction.runs import Progress, curve, locked, run_or_read, summarised, write_once
 from training.config import Config
 
 LAST = 5
 """A run's accuracy is the mean of its last so many evaluations, ten rounds apart (fifty for
 images): a single evaluation on TREC's 500 questions moves by a point from one to the next."""
 
-CLIENTS = {"trec": 4, "mnist": 10, "cifar10": 10}
+_KEPT = "exact_rounds", "model_sha256"
 
 
 def run_cells(
@@ -52,28 +52,20 @@ def run_cells(
     ]
     for number, (cell, config) in enumerate(zip(cells, configs, strict=True), start=1):
         folder = runs / cell.table / cell.folder
-        head = f"[{number}/{len(cells)}] {cell.table} {cell.name}"
+        print(f"[{number}/{len(cells)}] {cell.table} ", end="")
         with locked(folder / "lock", wait=False) as mine:
-            if cell.name in read_results(cell.results):
-                print(f"{head}: is here; remove its result to run it again", flush=True)
-            elif not mine:
-                print(f"{head}: another process works on it", flush=True)
+            make = functools.partial(run_cell, cell, config, folder, fsl_rounds)
+            if mine:
+                write_once(cell.results, cell.name, make, command)
             else:
-                print(head, flush=True)
-                result = run_cell(cell, config, folder, fsl_rounds)
-                write_result(cell.results, cell.name, {**result, "command": command})
+                print(f"{cell.name}: another process works on it", flush=True)
 
 
 def run_cell(cell: Cell, config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
     """One run: the first rounds twice, then the rest in plaintext."""
     started = time.time()
-    share = min(fsl_rounds, cell.rounds)
-    protocol = dataclasses.replace(config, rounds=share, aggregation="fsl")
     progress = Progress("accuracy")
-    by_fsl = run_or_read(protocol, folder / "fsl", progress)
-    by_plain = run_or_read(dataclasses.replace(config, rounds=share), folder / "plain", progress)
-    if by_fsl["model_sha256"] != by_plain["model_sha256"]:
-        raise RuntimeError(f"{cell.name}: after {share} rounds fsl and plain hold other models")
+    by_both = _by_both(cell, config, folder, min(fsl_rounds, cell.rounds)) if fsl_rounds else {}
     last = run_or_read(config, folder / "plain", progress)
     latest = curve(folder / "plain", "accuracy", cell.rounds)
     means = curve(folder / "plain", "mean_accuracy", cell.rounds)
@@ -84,24 +76,30 @@ def run_cell(cell: Cell, config: Config, folder: Path, fsl_rounds: int) -> dict[
         "accuracy_percent_last": 100 * latest[-1][1],
         "evaluations_averaged": min(LAST, len(latest)),
         "curve": latest,
-        "rounds": last["rounds"],
-        "exact_rounds": last["exact_rounds"],
-        "model_sha256": last["model_sha256"],
-        "fsl": {
-            "rounds": share,
-            "exact_rounds": by_fsl["exact_rounds"],
-            "model_sha256": by_fsl["model_sha256"],
-            "equals_plain": True,
-            "upload_bytes": by_fsl["upload_bytes_per_client_round"],
-            "client_seconds": by_fsl["client_seconds"],
-            "both_servers_seconds": by_fsl["server_seconds_per_round"],
-        },
-        "clients_per_round": CLIENTS[cell.dataset],
-        "clipped_values": last["clipped_values"],
-        "segments": last["segments"],
+        **summarised(last, "rounds", *_KEPT, "clipped_values", "segments"),
+        **by_both,
+        "clients_per_round": config.clients_per_round,
         "wall_seconds_of_last_start": round(time.time() - started),
         "date": time.strftime("%Y-%m-%d"),
         "versions": {**last["versions"], "machine": bench_measure.machine()},
+    }
+
+
+def _by_both(cell: Cell, config: Config, folder: Path, share: int) -> dict[str, Any]:
+    """The first rounds through both servers, and in plaintext; they hold the same model then."""
+    progress = Progress("accuracy")
+    protocol = dataclasses.replace(config, rounds=share, aggregation="fsl")
+    by_fsl = run_or_read(protocol, folder / "fsl", progress)
+    by_plain = run_or_read(dataclasses.replace(config, rounds=share), folder / "plain", progress)
+    if by_fsl["model_sha256"] != by_plain["model_sha256"]:
+        raise RuntimeError(f"{cell.name}: after {share} rounds fsl and plain hold other models")
+    return {
+        "fsl": {
+            "rounds": share,
+            **summarised(by_fsl, *_KEPT, "client_seconds"),
+            "equals_plain": True,
+            "both_servers_seconds": by_fsl["server_seconds_per_round"],
+        }
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from scripts.reproduction import paper
 from scripts.reproduction.accuracy import LAST
-from scripts.reproduction.markdown import mean, stamp_of
+from scripts.reproduction.markdown import mean, size, stamp_of
 from scripts.reproduction.page_table import table
 from scripts.reproduction.results import Figures, read_accuracies
 
@@ -278,6 +278,48 @@ def _further(runs: list[Figures]) -> Iterator[Figures]:
             "how": ", ".join(notes) or "error feedback",
             "ours": mean(_accuracies([run])) if run["evaluations_averaged"] == LAST else last,
         }
+
+
+@table(
+    "bins",
+    "data | sent | the largest of all | the largest of each bin | difference | seeds | rounds | "
+    "upload, cuckoo | upload, bins",
+    "{dataset} | {percent:g} % of the {what} | {top:mean} | {bins:mean} | {gap} | {seeds} | "
+    "{rounds} | {uploads[0]} | {uploads[1]}",
+    figures=functools.partial(read_accuracies, "bins"),
+    stamp=stamp_of,
+    command="bins",
+)
+def _bins(runs: list[Figures]) -> Iterator[Figures]:
+    """Pairs of runs that differ in the policy only, seed by seed."""
+    pairs: dict[tuple[Any, ...], dict[int, dict[bool, Figures]]] = {}
+    for run in runs:
+        cell = run["cell"]
+        key = (cell["dataset"], cell["block"], cell["percent"], run["rounds"])
+        pairs.setdefault(key, {}).setdefault(_seed(run), {})[cell["bins"]] = run
+    for key, seeds in sorted(pairs.items(), reverse=True):
+        both = [pair for _, pair in sorted(seeds.items()) if len(pair) == 2]
+        if not both:
+            continue
+        top, bins = ([_latest(pair[own]) for pair in both] for own in (False, True))
+        sizes = [both[0][own].get("fsl", {}).get("upload_bytes") for own in (False, True)]
+        yield {
+            "dataset": key[0],
+            "what": "scalars" if key[1] == 1 else f"blocks of {key[1]}",
+            "percent": key[2],
+            "top": top,
+            "bins": bins,
+            "gap": paired([own - other for own, other in zip(bins, top, strict=True)]),
+            "seeds": len(both),
+            "rounds": key[3],
+            "uploads": [size(found) if found else "-" for found in sizes],
+        }
+
+
+def _latest(run: Figures) -> float:
+    """The mean of the last evaluations, or the last one of a run with few."""
+    averaged = run["evaluations_averaged"] == LAST
+    return float(run["accuracy_percent" if averaged else "accuracy_percent_last"])
 
 
 @table(

@@ -82,17 +82,8 @@ def secagg_plus(
         return None
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "figures.json"
-        command = [
-            python,
-            "-m",
-            SECAGG_PLUS,
-            "--parameters",
-            str(parameters),
-            "--clients",
-            str(clients),
-            "--shares",
-            str(shares),
-        ]
-        subprocess.run([*command, "--json", target], check=True, stdout=subprocess.DEVNULL)
+        sizes = {"parameters": parameters, "clients": clients, "shares": shares, "json": target}
+        command = [python, "-m", SECAGG_PLUS, *(f"--{n}={value}" for n, value in sizes.items())]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         figures: dict[str, Any] = json.loads(target.read_text())
     return figures

@@ -8,29 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-import torchfsl
-from models import DIN
 from scripts.bench import measure as bench_measure
 from scripts.bench import round as bench_round
 from scripts.parties import two_servers
 from scripts.reproduction import paper
-from scripts.reproduction.runs import Progress, curve, data_folder, run_or_read
+from scripts.reproduction.runs import Progress, curve, data_folder, run_or_read, summarised
 from torchfsl import FixedPoint, Plan
 from torchfsl.fsl import costs
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
-from torchfsl.submodel.segments import SegmentSpec
+from torchfsl.submodel.segments import SegmentSpec, vars_of
 from torchfsl.submodel.update import RawSegment, quantise
 from training.presets import PRESETS
 from training.sections import Encoding
 
 ROUNDS_OF_A_SESSION = 3
-ROWS = bench_round.ITEM_ROWS + bench_round.CATEGORY_ROWS + 1
-"""That a client fetches and trains."""
 ROWS_CLIP, REST_CLIP = Encoding().rows_clip, Encoding().rest_clip
 """Magnitudes that values in 16 bits keep, those of the presets."""
 
@@ -38,8 +33,8 @@ ROWS_CLIP, REST_CLIP = Encoding().rows_clip, Encoding().rest_clip
 def din(clients: int = 100) -> dict[str, Any]:
     """One round of 100 clients, a session of a fixed submodel, and the paper's 128 bits a value."""
     measured = bench_round.run(clients, 1)
-    fed = federated()
-    plan = fed.make_plan(max_clients=2, rows_per_client=ROWS)
+    fed = bench_round.federated()
+    plan = fed.make_plan(max_clients=2, rows_per_client=bench_round.ROWS)
     encodings = sixteen_bits(plan, clients)
     wide = dataclasses.replace(plan.encoding, ring_bits=128)
     return {
@@ -55,15 +50,6 @@ def din(clients: int = 100) -> dict[str, Any]:
         "upload_bytes_l128_no_check": costs.client_bytes(again(plan, wide, 1, check=False)),
         "upload_bytes_l32_no_check": costs.client_bytes(again(plan, plan.encoding, 1, check=False)),
     }
-
-
-def federated() -> torchfsl.Federated:
-    """The published model, without a plan."""
-    torch.manual_seed(0)
-    shape = {"items": bench_round.ITEMS, "categories": bench_round.CATEGORIES}
-    model = DIN(**shape, users=bench_round.USERS, dim=bench_round.DIM)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    return torchfsl.Federated(model, optimizer, source="gradient", encoding=FixedPoint())
 
 
 def sixteen_bits(plan: Plan, clients: int = 0) -> dict[str, FixedPoint]:
@@ -84,12 +70,7 @@ def again(
 ) -> Plan:
     """The same segments under other terms."""
     own = encodings or {}
-    specs = [
-        SegmentSpec(
-            s.name, s.policy, s.tensors, s.k_max, s.tau, s.retrieve, encoding=own.get(s.name)
-        )
-        for s in plan.segments
-    ]
+    specs = [SegmentSpec(**vars_of(s) | {"encoding": own.get(s.name)}) for s in plan.segments]
     return build_plan(
         specs,
         encoding=encoding,
@@ -152,10 +133,7 @@ def auc(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:
             "curve": curve(folder, "auc"),
             "auc_last_three": summary["mean_of_last_three"],
             "popularity_auc": summary["baselines"],
-            "upload_bytes": summary["upload_bytes_per_client_round"],
-            "exact_rounds": summary["exact_rounds"],
-            "rounds": summary["rounds"],
-            "model_sha256": summary["model_sha256"],
+            **summarised(summary, "exact_rounds", "rounds", "model_sha256"),
         }
     if curves["plain"]["model_sha256"] != curves["fsl"]["model_sha256"]:
         raise RuntimeError("fsl and plain end with different models")

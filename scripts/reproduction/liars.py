@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 
-from scripts.reproduction.runs import Progress, data_folder, records, run_or_read
+from scripts.reproduction import runs as kept
 from torchfsl.fsl.client import proof, report
 from torchfsl.fsl.client.trees import ClientTrees
 from torchfsl.fsl.dpf import trees as dpf
@@ -50,7 +50,7 @@ FIRST: Final = 5
 
 def liars(data: Path | None, runs: Path, rounds: int, seed: int) -> dict[str, Any]:
     """All runs: AUC of each, and how many lies were added up."""
-    base = config_of(str(data_folder(data, "liars", "amazon-beauty")), rounds, seed)
+    base = config_of(str(kept.data_folder(data, "liars", "amazon-beauty")), rounds, seed)
     folder = runs / "liars" / f"seed{seed}"
     plain = dataclasses.replace(base, aggregation="plain")
     honest = _run(plain, folder / "honest", 1)
@@ -92,17 +92,22 @@ def liars(data: Path | None, runs: Path, rounds: int, seed: int) -> dict[str, An
 
 def config_of(data: str, rounds: int, seed: int) -> Config:
     """`din-small` with a norm that clients keep, gradients of a round's clients taken together."""
-    base = PRESETS["din-small"]
-    unranked = dataclasses.replace(base.recommendation, ranked_users=0, catalogue_users=0)
-    changes: dict[str, Any] = {"data": data, "rounds": rounds, "seed": seed, "threads": 1}
-    changes |= {"eval_every": EVAL_EVERY, "checkpoint_every": 5, "recommendation": unranked}
-    changes |= {"local": dataclasses.replace(base.local, together=True)}
-    return dataclasses.replace(base, fsl=Fsl(l2_norm=L2_NORM), **changes)
+    return kept.changed(
+        PRESETS["din-small"],
+        data=data,
+        rounds=rounds,
+        seed=seed,
+        threads=1,
+        eval_every=EVAL_EVERY,
+        checkpoint_every=5,
+        local={"together": True},
+        recommendation={"ranked_users": 0, "catalogue_users": 0},
+        fsl=Fsl(l2_norm=L2_NORM, sum_bound=False),
+    )
 
 
 def _with(config: Config, proofs: Any) -> Config:
-    fsl = dataclasses.replace(config.fsl, proofs=proofs)
-    return dataclasses.replace(config, aggregation="fsl", fsl=fsl)
+    return kept.changed(config, aggregation="fsl", fsl={"proofs": proofs})
 
 
 def _run(config: Config, folder: Path, factor: int) -> dict[str, Any]:
@@ -111,20 +116,23 @@ def _run(config: Config, folder: Path, factor: int) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     notes = folder / "lies.jsonl"
     with lying(config, factor, notes) if factor != 1 else contextlib.nullcontext():
-        summary = run_or_read(config, folder / "run", Progress("auc"))
-    curve = [(r["round"], r["auc"], r["mean_auc"]) for r in records(folder / "run") if "auc" in r]
+        summary = kept.run_or_read(config, folder / "run", kept.Progress("auc"))
+    curve = [
+        (r["round"], r["auc"], r["mean_auc"]) for r in kept.records(folder / "run") if "auc" in r
+    ]
     by_round = {}
     for line in notes.read_text().splitlines() if notes.exists() else ():
         note = json.loads(line)
         by_round[note["round"]] = note  # a round that was run again after an interruption
-    last = {"auc": curve[-1][1], "mean_auc": curve[-1][2], "rounds": summary["rounds"]}
-    names = ("exact_rounds", "model_sha256", "client_seconds", "server_seconds_per_round")
-    return {"curve": curve, **last} | {
+    names = ("rounds", "exact_rounds", "model_sha256", "client_seconds", "server_seconds_per_round")
+    return {
+        "curve": curve,
+        "auc": curve[-1][1],
+        "mean_auc": curve[-1][2],
         "lies": sum(note["lies"] for note in by_round.values()),
         "lies_added": sum(note["added"] for note in by_round.values()),
         "popularity_auc": summary["baselines"]["popularity_auc"],
-        "upload_bytes": summary["upload_bytes_per_client_round"],
-        **{name: summary[name] for name in names},
+        **kept.summarised(summary, *names),
     }
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from scripts.parties import Outbox, bench_plan, two_servers
+from scripts.parties import Outbox, TimedServer, bench_plan, two_servers
 from torchfsl import FixedPoint, Plan
 from torchfsl.fsl import Client, Server, costs
 from torchfsl.fsl.plan.layout import TreeSegment
@@ -42,34 +41,10 @@ class Costs:
     round_seconds: float
 
 
-class _Door:
-    """A server whose calls are timed by name."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.seconds: dict[str, float] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        home = self._server.reports if name == "relay_parts" else self._server
-        found = getattr(home, name)
-        if not callable(found):
-            return found
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return found(*args, **kwargs)
-            finally:
-                spent = time.perf_counter() - start
-                self.seconds[name] = self.seconds.get(name, 0.0) + spent
-
-        return timed
-
-
 class _Wire(Outbox):
     """Keeps what clients send until it is delivered, so that no one's time holds another's."""
 
-    def __init__(self, doors: tuple[_Door, _Door]) -> None:
+    def __init__(self, doors: tuple[TimedServer, TimedServer]) -> None:
         super().__init__()
         self._doors = doors
 
@@ -142,7 +117,8 @@ def _raw(segment: TreeSegment, rng: np.random.Generator) -> RawSegment:
 def _round(
     plan: Plan, servers: tuple[Server, Server], raws: list[RawSegment], number: int
 ) -> Costs:
-    doors = (_Door(servers[0]), _Door(servers[1]))
+    first, second = (TimedServer(server, time.perf_counter) for server in servers)
+    doors = first, second
     wire = _Wire(doors)
     begin_round(doors, number)  # type: ignore[arg-type]
     expected = np.zeros((plan.segments[0].m, plan.segments[0].tau), dtype=np.int64)
@@ -166,8 +142,8 @@ def _round(
     if not np.array_equal(opened.sums["weights"], expected):
         raise AssertionError("the opened sum is not the plaintext sum")
     assert sent == {costs.client_bytes(plan)}
-    once = sum(door.seconds.get(name, 0.0) for door in doors for name in ONCE_A_ROUND)
-    inside = sum(sum(door.seconds.values()) for door in doors)
+    once = sum(door.watch.seconds.get(name, 0.0) for door in doors for name in ONCE_A_ROUND)
+    inside = sum(door.seconds for door in doors)
     return Costs(
         upload_bytes=sent.pop(),
         client_seconds=client / len(raws),

@@ -19,7 +19,7 @@ TO_COME: Final = {
     "sesa-speed": "scripts/reproduce sesa-speed --data DATA",
     "sesa-writers": "scripts/reproduce sesa-writers --data DATA",
     "sefl-figure3": "scripts/reproduce sefl --figure 3 --data DATA",
-    "sefl-papersize": "scripts/reproduce sefl --table papersize",
+    "sefl-tablepapersize": "scripts/reproduce sefl --table papersize",
     "privhfl-tiny": "scripts/reproduce privhfl-tiny",
     "privhfl-batches": "scripts/reproduce privhfl-batches",
 }

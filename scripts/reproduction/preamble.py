@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from scripts.bench import measure as bench_measure
 from scripts.reproduction.accuracy import LAST
-from scripts.reproduction.runs import Progress, curve, data_folder, run_or_read
+from scripts.reproduction.runs import Progress, changed, curve, data_folder, run_or_read, summarised
 from torchfsl.fsl import privacy
 from torchfsl.fsl.plan.plan import Plan
 from training.checkpoint import CheckpointFolder
@@ -44,10 +44,7 @@ def preamble(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:
         found[name] = {
             "accuracy": sum(value for _, value in points[-LAST:]) / len(points[-LAST:]),
             "curve": [(number, round(accuracy, 4)) for number, accuracy in points],
-            "upload_bytes": summary["upload_bytes_per_client_round"],
-            "exact_rounds": summary["exact_rounds"],
-            "clipped_values": summary["clipped_values"],
-            "segments": summary["segments"],
+            **summarised(summary, "exact_rounds", "clipped_values", "segments"),
         }
     saved = CheckpointFolder(runs / "preamble" / "sample" / "checkpoint").load()
     assert saved is not None
@@ -66,9 +63,8 @@ def preamble(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:
 
 def config_of(trec: Path, rest: Rest, rounds: int) -> Config:
     """One run."""
-    base = PRESETS["textcnn"]
-    return dataclasses.replace(
-        base,
+    return changed(
+        PRESETS["textcnn"],
         data=str(trec),
         rounds=rounds,
         clients_per_round=CLIENTS,
@@ -78,7 +74,7 @@ def config_of(trec: Path, rest: Rest, rounds: int) -> Config:
         checkpoint_every=20,
         threads=1,
         partition=Partition(clients=CLIENTS),
-        sentences=dataclasses.replace(base.sentences, dim=48, maps=32, table="rest"),
+        sentences={"dim": 48, "maps": 32, "table": "rest"},
         local=Local(optimizer="adam", lr=1e-3, batch_size=64),
         rest=rest,
     )

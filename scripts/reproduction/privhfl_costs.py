@@ -15,6 +15,7 @@ from torch import nn
 
 import models
 from scripts.bench import measure as bench_measure
+from scripts.bench.querying import cnet, mlp
 from torchfsl.privhfl import Querying, make_plan
 from training.privhfl.allocator import keep_freed_memory
 
@@ -39,22 +40,6 @@ MNIST_BATCHES = (128, 256, 512, 1024, 2048)
 PARTIES = ("querying", "answering", "server")
 
 
-def cnet2() -> nn.Module:
-    """CryptoNets with ReLU: a 5 x 5 convolution of 5 maps with stride 2, 100 and 10 units."""
-    return nn.Sequential(
-        nn.Conv2d(1, 5, 5, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
-        nn.Linear(5 * 13 * 13, 100), nn.ReLU(), nn.Linear(100, 10),
-    )  # fmt: skip
-
-
-def mlp() -> nn.Module:
-    """Two hidden layers of 128 units."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
-        nn.Linear(128, 10),
-    )  # fmt: skip
-
-
 def privhfl_costs() -> dict[str, Any]:
     """Bytes and processor seconds of a query."""
     _alone()
@@ -75,7 +60,7 @@ def privhfl_costs() -> dict[str, Any]:
                 str(batch): cost(build().eval(), (1, 28, 28), batch, "tables")
                 for batch in MNIST_BATCHES
             }
-            for name, build in (("CNet2 (ReLU)", cnet2), ("MLP", mlp))
+            for name, build in (("CNet2 (ReLU)", cnet), ("MLP", mlp))
         },
     }
 

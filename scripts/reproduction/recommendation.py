@@ -13,6 +13,8 @@ must then hold the same model, bit for bit.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,8 +23,16 @@ from typing import Any, Final
 import torch
 
 from scripts.bench import measure as bench_measure
-from scripts.reproduction.results import read_results, write_result
-from scripts.reproduction.runs import Progress, records, run_or_read
+from scripts.reproduction.results import Figures
+from scripts.reproduction.runs import (
+    Progress,
+    changed,
+    data_folder,
+    records,
+    run_or_read,
+    summarised,
+    write_once,
+)
 from training.config import Config
 from training.presets import PRESETS, narrowed
 
@@ -56,6 +66,8 @@ TRIALS: Final[dict[str, Changes]] = {
 """What a trial changes of preset `din` with a mean of models that keeps `TRIAL_MEAN`."""
 TRIAL_MEAN: Final = 0.985
 TRIAL_ROUNDS: Final = 300
+_SET: Final = ("preset", "aggregation", "evaluate", "seed", "clients_per_round")
+_KEPT: Final = "rounds", "metrics", "baselines", "exact_rounds", "model_sha256", "clipped_values"
 
 
 def run_recommenders(
@@ -63,10 +75,9 @@ def run_recommenders(
     seeds: list[int],
     *,
     data: Path | None,
-    runs: Path,
     rounds: int | None,
     fsl_rounds: int,
-    command: str,
+    **where: Any,
 ) -> None:
     """Run what has no result yet.
 
@@ -74,40 +85,46 @@ def run_recommenders(
         names: cells.
         seeds: a run for each.
         data: folder of the data sets.
-        runs: what unfinished runs need is kept there.
         rounds: of a run; None for the preset's, or of a trial `TRIAL_ROUNDS`.
         fsl_rounds: that run through both servers, too.
-        command: goes into the result.
+        where: see `run_cell`.
 
     Raises:
         SystemExit: no data, or a name that is no cell.
     """
-    if data is None:
-        raise SystemExit("recommendation needs --data, a folder with amazon-beauty in it")
-    for name in names:
-        for seed in seeds:
-            dataset, config = config_of(name, data, seed, rounds)
-            label = f"{name}-{config.rounds}-seed{seed}"
-            if label in read_results("recommendation"):
-                print(f"{label}: is here; remove its result to run it again", flush=True)
-                continue
-            print(label, flush=True)
-            result = run(config, runs / "recommendation" / label, fsl_rounds)
-            cell = {"cell": name, "dataset": dataset}
-            write_result("recommendation", label, {**cell, **result, "command": command})
+    folder = data_folder(data, "recommendation", DATASETS["beauty"]).parent
+    for name, seed in itertools.product(names, seeds):
+        dataset, config = config_of(name, folder, seed, rounds)
+        about = {"cell": name, "dataset": dataset}
+        run_cell("recommendation", about, config, fsl_rounds, **where)
+
+
+def run_cell(
+    table: str, about: Figures, config: Config, fsl_rounds: int, *, runs: Path, command: str
+) -> None:
+    """Run a cell with its seed, unless the table has its result.
+
+    Args:
+        table: of results.
+        about: goes into the result: the name of the cell, and more.
+        config: settings of the run.
+        fsl_rounds: rounds that both servers run as well.
+        runs: what unfinished runs need is kept there.
+        command: goes into the result.
+    """
+    label = f"{about['cell']}-{config.rounds}-seed{config.seed}"
+    make = functools.partial(run, config, runs / table / label, fsl_rounds)
+    write_once(table, label, lambda: about | make(), command)
 
 
 def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str, Config]:
     """Data set and settings of a cell; the gradients of a round's clients are taken together."""
     kind, _, rest = name.partition("-")
     if kind == "trial" and rest in TRIALS:
-        base = dataclasses.replace(
-            PRESETS["din"],
-            rounds=TRIAL_ROUNDS,
-            evaluate="validation",
-            server=dataclasses.replace(PRESETS["din"].server, average=TRIAL_MEAN),
-        )
-        return "beauty", _run_config(_changed(base, TRIALS[rest]), data, "beauty", seed, rounds)
+        trial = {"rounds": TRIAL_ROUNDS, "evaluate": "validation"}
+        base = changed(PRESETS["din"], **trial, server={"average": TRIAL_MEAN})
+        base = changed(base, **TRIALS[rest])
+        return "beauty", _run_config(base, data, "beauty", seed, rounds)
     preset, _, dataset = (rest if kind in ("central", "narrow") else name).rpartition("-")
     known = NARROWED if kind == "narrow" else PRESET_NAMES
     if preset not in known or dataset not in DATASETS:
@@ -118,7 +135,7 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str
         )
     base = PRESETS[preset]
     if kind == "central":
-        base = _changed(base, CENTRAL)
+        base = changed(base, **CENTRAL)
     if kind == "narrow":
         base = narrowed(base)
     return dataset, _run_config(base, data, dataset, seed, rounds)
@@ -126,7 +143,7 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str
 
 def _run_config(base: Config, data: Path, dataset: str, seed: int, rounds: int | None) -> Config:
     central = base.aggregation == "central"
-    return dataclasses.replace(
+    return changed(
         base,
         data=str(data / DATASETS[dataset]),
         rounds=rounds or base.rounds,
@@ -134,22 +151,8 @@ def _run_config(base: Config, data: Path, dataset: str, seed: int, rounds: int |
         aggregation="central" if central else "plain",
         eval_every=100,
         threads=1,
-        local=base.local if central else dataclasses.replace(base.local, together=True),
-        recommendation=dataclasses.replace(
-            base.recommendation, ranked_users=RANKED, catalogue_users=IN_CATALOGUE
-        ),
-    )
-
-
-def _changed(config: Config, changes: Changes) -> Config:
-    return dataclasses.replace(
-        config,
-        **{
-            name: dataclasses.replace(getattr(config, name), **value)
-            if isinstance(value, Mapping)
-            else value
-            for name, value in changes.items()
-        },
+        local={} if central else {"together": True},
+        recommendation={"ranked_users": RANKED, "catalogue_users": IN_CATALOGUE},
     )
 
 
@@ -168,21 +171,12 @@ def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
     if config.aggregation == "fsl":
         result["fsl"] = _through_servers(summary)
     return result | {
-        "preset": config.preset,
-        "aggregation": config.aggregation,
-        "evaluate": config.evaluate,
-        "seed": config.seed,
-        "rounds": summary["rounds"],
-        "clients_per_round": config.clients_per_round,
+        **{name: getattr(config, name) for name in _SET},
+        **summarised(summary, *_KEPT),
         "curve": [(r["round"], r["auc"], r.get("mean_auc")) for r in rounds if "auc" in r],
-        "metrics": summary["metrics"],
         "ranked_users": RANKED,
         "catalogue_users": IN_CATALOGUE,
         "test": summary.get("test"),
-        "baselines": summary["baselines"],
-        "exact_rounds": summary["exact_rounds"],
-        "model_sha256": summary["model_sha256"],
-        "clipped_values": summary["clipped_values"],
         "seconds_of_rounds": sum(
             config.clients_per_round * r["client_seconds"] + r["server_seconds"] for r in rounds
         ),
@@ -195,8 +189,8 @@ def _first_rounds(
     config: Config, folder: Path, fsl_rounds: int, progress: Progress
 ) -> dict[str, Any]:
     """The first rounds under both aggregations, without rankings."""
-    unranked = dataclasses.replace(config.recommendation, ranked_users=0, catalogue_users=0)
-    first = dataclasses.replace(config, rounds=fsl_rounds, recommendation=unranked)
+    unranked = {"ranked_users": 0, "catalogue_users": 0}
+    first = changed(config, rounds=fsl_rounds, recommendation=unranked)
     by_fsl = run_or_read(dataclasses.replace(first, aggregation="fsl"), folder / "first", progress)
     by_plain = run_or_read(first, folder / "first-plain", progress)
     if by_fsl["model_sha256"] != by_plain["model_sha256"]:
@@ -205,9 +199,5 @@ def _first_rounds(
 
 
 def _through_servers(summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "rounds": summary["rounds"],
-        "exact_rounds": summary["exact_rounds"],
-        "upload_bytes": summary["upload_bytes_per_client_round"],
-        "download_bytes": summary["download_bytes_per_client_round"],
-    }
+    download = {"download_bytes": summary["download_bytes_per_client_round"]}
+    return summarised(dict(summary), "rounds", "exact_rounds") | download

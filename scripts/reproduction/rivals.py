@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts.bench import measure as bench_measure
-from scripts.reproduction.runs import Progress, curve, data_folder, run_or_read
+from scripts.reproduction.runs import Progress, changed, curve, data_folder, run_or_read, summarised
 from torchfsl.errors import ParameterError
 from training.config import Config
 from training.presets import PRESETS
@@ -98,7 +98,7 @@ def config_of(beauty: Path, settings: Settings, evaluate: Any, rounds: int) -> C
     """One run."""
     base = PRESETS[PRESET]
     local, server = settings
-    return dataclasses.replace(
+    return changed(
         base,
         data=str(beauty),
         rounds=rounds,
@@ -109,7 +109,7 @@ def config_of(beauty: Path, settings: Settings, evaluate: Any, rounds: int) -> C
         threads=1,
         local=local,
         server=dataclasses.replace(server, average=0.0),
-        recommendation=dataclasses.replace(base.recommendation, ranked_users=0),
+        recommendation={"ranked_users": 0},
     )
 
 
@@ -134,9 +134,6 @@ def _run(config: Config, folder: Path) -> dict[str, Any]:
     summary = run_or_read(config, folder, Progress("auc"))
     return {
         "curve": [(number, round(auc, 4)) for number, auc in curve(folder, "auc")],
-        "upload_bytes": summary["upload_bytes_per_client_round"],
-        "exact_rounds": summary["exact_rounds"],
-        "clipped_values": summary["clipped_values"],
-        "client_seconds": summary["client_seconds"],
+        **summarised(summary, "exact_rounds", "clipped_values", "client_seconds"),
         "popularity_auc": summary["baselines"]["popularity_auc"],
     }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from scripts.reproduction.results import Figures, read_results, write_result
 from training.config import Config
 from training.experiment import run_experiment
 
@@ -41,6 +43,26 @@ class Progress:
         """Nothing to close."""
 
 
+def changed(config: Config, **changes: Any) -> Config:
+    """The config with these changes. A mapping changes settings of the section of that name."""
+    new = {
+        name: dataclasses.replace(getattr(config, name), **value)
+        if isinstance(value, Mapping)
+        else value
+        for name, value in changes.items()
+    }
+    return dataclasses.replace(config, **new)
+
+
+def write_once(table: str, name: str, make: Callable[[], Figures], command: str) -> None:
+    """Make and write a result, unless the table has one of this name."""
+    if name in read_results(table):
+        print(f"{name}: is here; remove its result to run it again", flush=True)
+    else:
+        print(name, flush=True)
+        write_result(table, name, make() | {"command": command})
+
+
 def run_or_read(config: Config, folder: Path, progress: Progress) -> dict[str, Any]:
     """Run, resume, or read a finished run."""
     summary = folder / "summary.json"
@@ -55,6 +77,12 @@ def run_or_read(config: Config, folder: Path, progress: Progress) -> dict[str, A
     text = json.dumps(result, indent=2) + "\n"
     (folder / f"summary-{config.rounds}.json").write_text(text)
     return result
+
+
+def summarised(summary: Figures, *names: str) -> Figures:
+    """Figures of a run's summary, its upload per client and round among them."""
+    upload = {"upload_bytes": summary["upload_bytes_per_client_round"]}
+    return upload | {name: summary[name] for name in names}
 
 
 def records(folder: Path, rounds: int | None = None) -> list[dict[str, Any]]:

@@ -9,14 +9,14 @@ that counts each reply as the bytes Flower would send.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from scripts.program import Found, Options, option, program
 
 try:
     from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -60,8 +60,15 @@ class Client:
         return Message(compat.fitres_to_recorddict(result, False), reply_to=message)
 
 
+def _unused(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("only `send_and_receive` and `get_node_ids` are used")
+
+
 class Loop(Grid):
     """A grid that hands every message to its client app at once."""
+
+    create_message = push_messages = pull_messages = _unused
+    run = property(_unused)
 
     def __init__(self, clients: dict[int, Client]) -> None:
         """Clients by node."""
@@ -71,10 +78,7 @@ class Loop(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         """All replies, in order."""
-        replies = []
-        for message in messages:
-            replies.append(self.clients[message.metadata.dst_node_id].answer(message))
-        return replies
+        return [self.clients[one.metadata.dst_node_id].answer(one) for one in messages]
 
     def get_node_ids(self) -> Iterable[int]:
         """All of them."""
@@ -82,23 +86,6 @@ class Loop(Grid):
 
     def set_run(self, run: Any) -> None:
         """There is one run."""
-
-    @property
-    def run(self) -> Any:
-        """There is one run."""
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """The workflow makes its own."""
-        raise NotImplementedError
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Only `send_and_receive` is used."""
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Only `send_and_receive` is used."""
-        raise NotImplementedError
 
 
 class Proxy:
@@ -157,19 +144,13 @@ def run(parameters: int, num_clients: int, shares: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Parse the command line, run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--parameters", type=int, default=3_617_023, help="values of the model")
-    parser.add_argument("--clients", type=int, default=10, help="clients in the round")
-    parser.add_argument("--shares", type=int, default=5, help="neighbours of a client, itself too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    options = parser.parse_args()
+@program(
+    option("--parameters", 3_617_023, "values of the model"),
+    option("--clients", 10, "clients in the round"),
+    option("--shares", 5, "neighbours of a client, itself too"),
+)
+def main(options: Options) -> Found:
+    """Run and print."""
     figures = run(options.parameters, options.clients, options.shares)
     print(json.dumps(figures, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    return figures

@@ -18,7 +18,7 @@ from scripts.bench import homomorphic
 from scripts.bench import measure as bench_measure
 from scripts.reproduction import sefl_costs
 from scripts.reproduction.results import read_results, write_result
-from scripts.reproduction.runs import Progress, curve, locked, run_or_read
+from scripts.reproduction.runs import Progress, changed, curve, locked, run_or_read, summarised
 from training.config import Config
 from training.federation import build
 from training.presets import PRESETS
@@ -39,6 +39,7 @@ UNTIED = Language(decoder="untied", rows=0.05)
 """Of which the costs are measured, too: a model whose input table goes by rows."""
 VALID = 60_000
 """Words of the validation text that evaluations read."""
+_COUNTS = "rounds", "exact_rounds", "clipped_values", "dropouts_per_round"
 
 
 def forms(blocks: Sequence[int] = BLOCKS) -> dict[str, Language]:
@@ -237,8 +238,7 @@ def same_model(config: Config, runs: Path) -> dict[str, Any]:
     if done.exists():
         earlier: dict[str, Any] = json.loads(done.read_text())
         return earlier
-    short = dataclasses.replace(config.language, valid_tokens=2000)
-    config = dataclasses.replace(config, rounds=1, language=short)
+    config = changed(config, rounds=1, language={"valid_tokens": 2000})
     task, found = build_task(config), {}
     for name in sefl_costs.AGGREGATIONS:
         own = dataclasses.replace(config, aggregation=name)
@@ -292,11 +292,5 @@ def run(config: Config, runs: Path) -> dict[str, Any]:
         "test_perplexity": summary["test"]["perplexity"],
         "unigram_perplexity": summary["baselines"]["unigram_perplexity"],
         "values": sum(s["positions"] * s["values_per_position"] for s in summary["segments"]),
-        "rounds": summary["rounds"],
-        "exact_rounds": summary["exact_rounds"],
-        "clipped_values": summary["clipped_values"],
-        "dropouts_per_round": summary["dropouts_per_round"],
-        "client_seconds": summary["client_seconds"],
-        "upload_bytes": summary["upload_bytes_per_client_round"],
-        "model_sha256": summary["model_sha256"],
+        **summarised(summary, *_COUNTS, "client_seconds", "model_sha256"),
     }

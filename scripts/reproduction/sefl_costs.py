@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from scripts.parties import random_update
 from torchfsl.sefl import AggregatorAndKeyHolder
-from torchfsl.submodel.aggregation import Receipt
-from torchfsl.submodel.plan import SubmodelPlan
-from torchfsl.submodel.update import SegmentUpdate, Update
+from torchfsl.submodel.aggregation import Closed
+from torchfsl.submodel.update import Update
 from training.aggregations.audit import Audit
 from training.config import Aggregation, Config
 from training.data.text import Text
 from training.federation import build
 from training.tasks.build import language_task
+from training.tasks.task import Ids
 
 AGGREGATIONS: tuple[Aggregation, ...] = ("plain", "dense", "fsl", "sefl")
 REPEATS = 3
@@ -40,12 +42,12 @@ def one_round(config: Config, aggregation: Aggregation) -> dict[str, Any]:
     names = [str(number) for number in range(config.language.vocabulary)]
     federation = build(config, language_task(config, Text(words, words, words, names)))
     audit = federation.audit
-    updates = {c: _update(federation.plan, c) for c in range(config.clients_per_round)}
-    timed = [_timed(audit, number, updates) for number in range(1, REPEATS + 1)]
-    if not audit.exact:
-        raise RuntimeError(f"{aggregation}: the sums are not the plaintext's")
-    receipt: Receipt = timed[0][2]
-    servers = min(server for _, server, _ in timed)
+    most = federation.plan.encoding.q_max // 4
+    clients = range(config.clients_per_round)
+    updates = {c: random_update(federation.plan, c, most) for c in clients}
+    played = [play_audited(audit, number, updates) for number in range(1, REPEATS + 1)]
+    receipt = next(iter(played[0].closed.receipts.values()))
+    servers = min(one.of_servers for one in played)
     apart, home = {}, audit.aggregation
     if isinstance(home, AggregatorAndKeyHolder):
         apart["key_holder_seconds"] = servers * home.key_holder_seconds / home.server_seconds
@@ -55,39 +57,51 @@ def one_round(config: Config, aggregation: Aggregation) -> dict[str, Any]:
         "values": sum(segment.m * segment.tau for segment in federation.plan.segments),
         "upload_bytes": receipt.upload_bytes,
         "download_bytes": receipt.download_bytes,
-        "client_seconds": min(client for client, _, _ in timed),
+        "client_seconds": min(one.seconds - one.of_servers for one in played) / len(clients),
         "server_seconds": servers,
         **apart,
     }
 
 
-def _timed(audit: Audit, number: int, updates: dict[int, Update]) -> tuple[float, float, Receipt]:
-    """Processor seconds of a client and of all servers, and a receipt of the round."""
+class AuditedRound(NamedTuple):
+    """A round whose sums were compared with the plaintext's, and its processor seconds."""
+
+    closed: Closed
+    seconds: float
+    of_servers: float
+
+
+def play_audited(
+    audit: Audit,
+    number: int,
+    updates: Mapping[int, Update],
+    rows: Mapping[int, Mapping[str, Ids]] | None = None,
+) -> AuditedRound:
+    """Play a round.
+
+    Args:
+        audit: of the aggregation.
+        number: of the round.
+        updates: by client.
+        rows: by client those that it fetches, by segment; None if clients fetch nothing.
+    """
     aggregation = audit.aggregation
     audit.begin()
     for update in updates.values():
         audit.note_update(update, {})
     cpu, wall = time.process_time(), time.perf_counter()
-    aggregation.open_round(number, sorted(updates))
+    aggregation.open_round(number, list(updates))
     for client, update in updates.items():
-        session = aggregation.participant(client).start_round(number)
+        indices = None if rows is None else rows[client]
+        session = aggregation.participant(client).start_round(number, indices=indices)
         session.download()
+        if indices is not None and audit.plan.retrieving:
+            session.retrieve()
         session.submit(update)
     closed = aggregation.close_round()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     audit.check(closed)
-    # Waiting for a processor that others use counts for both alike.
-    servers = cpu * min(1.0, aggregation.server_seconds / wall)
-    return (cpu - servers) / len(updates), servers, next(iter(closed.receipts.values()))
-
-
-def _update(plan: SubmodelPlan, client: int) -> Update:
-    """Random values in every segment, at positions from the first on."""
-    draw, most = np.random.default_rng(client), plan.encoding.q_max // 4
-    update = {}
-    for segment in plan.segments:
-        count = segment.m if segment.is_dense else segment.k_max
-        values = draw.integers(-most, most, size=(count, segment.tau))
-        positions = None if segment.is_dense else np.arange(count, dtype=np.int64)
-        update[segment.name] = SegmentUpdate(positions, values)
-    return update
+    if not audit.exact:
+        raise RuntimeError(f"round {number}: the sums are not the plaintext's")
+    # Waiting for a processor that others use counts for servers and clients alike.
+    return AuditedRound(closed, cpu, cpu * min(1.0, aggregation.server_seconds / wall))

@@ -167,7 +167,7 @@ def _parties(figures: Figures) -> Iterator[Figures]:
 
 
 @table(
-    "sefl-papersize",
+    "sefl-tablepapersize",
     "blocks of | values | times fewer | upload | client | times less time | both servers",
     "{name} | {values:,} | {fewer:.1f} | {upload_bytes:size} | {client_seconds:seconds} | "
     "{gain:.1f} | {server_seconds:seconds}",

@@ -7,7 +7,6 @@ one figure, of accuracy, and no seconds and no bytes; its claims are in docs/res
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from scripts.bench import measure as bench_measure
 from scripts.reproduction import runs as kept
 from scripts.reproduction.baselines import secagg_plus
+from scripts.reproduction.sefl_costs import play_audited
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import tensor_spans
@@ -139,7 +139,7 @@ def curve(
     """A run summed in the clear; `plain` ends with the model of `sesa` where that is possible."""
     preset, (settings, usual) = PRESETS["mlp-mnist-widths"], CHOICES[name]
     rate = usual if rate is None else rate
-    config = dataclasses.replace(
+    config = kept.changed(
         preset,
         data=_place(data, source, preset.data),
         partition=preset.partition
@@ -152,7 +152,7 @@ def curve(
         seed=seed,
         aggregation="plain",
         threads=1,
-        local=dataclasses.replace(preset.local, lr=rate),
+        local={"lr": rate},
         sesa=settings,
         evaluate="validation" if held_out else "test",
     )
@@ -166,10 +166,7 @@ def curve(
         summary = kept.run_or_read(config, folder, kept.Progress("accuracy"))
     return {
         "curve": kept.curve(folder, "accuracy", rounds),
-        "rounds": summary["rounds"],
-        "exact_rounds": summary["exact_rounds"],
-        "clipped_values": summary["clipped_values"],
-        "model_sha256": summary["model_sha256"],
+        **kept.summarised(summary, "rounds", "exact_rounds", "clipped_values", "model_sha256"),
     }
 
 
@@ -204,32 +201,17 @@ def one_round(config: Config) -> dict[str, Any]:
     federation = build(config, task)
     aggregation, plan, widths = federation.audit.aggregation, federation.plan, task.widths
     assert widths is not None
-    cohort = widths.cohort(1)
-    work = {client: _work(task, plan, client) for client in cohort}
-    audit = Audit(aggregation)
-    audit.begin()
-    for _, update in work.values():
-        audit.note_update(update, {})
-    cpu, wall = time.process_time(), time.perf_counter()
-    aggregation.open_round(1, cohort)
-    for client, (indices, update) in work.items():
-        session = aggregation.participant(client).start_round(1, indices=indices)
-        session.download()
-        if plan.retrieving:
-            session.retrieve()
-        session.submit(update)
-    closed = aggregation.close_round()
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    audit.check(closed)
-    if not audit.exact:
-        raise RuntimeError(f"{config.aggregation}: the sums are not the plaintext's")
+    work = {client: _work(task, plan, client) for client in widths.cohort(1)}
+    rows, updates = ({client: one[i] for client, one in work.items()} for i in (0, 1))
+    played = play_audited(Audit(aggregation), 1, updates, rows)
+    receipts = played.closed.receipts
     return {
         "bytes": {
-            name: _mean([r for c, r in closed.receipts.items() if widths.of(c) == number])
+            name: _mean([r for c, r in receipts.items() if widths.of(c) == number])
             for number, name in enumerate(widths.names)
         },
-        "cpu_seconds": cpu,
-        "server_share": aggregation.server_seconds / wall,
+        "cpu_seconds": played.seconds,
+        "server_share": played.of_servers / played.seconds,
         "collusion": getattr(plan, "collusion", 0),
         "segments": [segment.describe() for segment in plan.segments],
         "peak_memory_bytes": bench_measure.peak_memory_bytes(),

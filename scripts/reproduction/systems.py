@@ -27,6 +27,7 @@ import models
 from scripts.bench import measure as bench_measure
 from scripts.reproduction.baselines import secagg_plus
 from scripts.reproduction.privhfl_cells import BASE
+from scripts.reproduction.runs import changed
 from torchfsl.sesa import Sharded
 from training.config import Aggregation, Config
 from training.data.prf import Stream
@@ -110,15 +111,14 @@ def _run(name: Aggregation, data: TaskName, population: Population, rounds: int)
     """One run: mean bytes of a client and round, processor seconds of all parties and rounds."""
     print(name, flush=True)
     clients = len(population.clients)
-    preset = PRESETS["mlp-mnist-widths"]
-    config = dataclasses.replace(
-        preset,
+    config = changed(
+        PRESETS["mlp-mnist-widths"],
         rounds=rounds,
         clients_per_round=clients,
         eval_every=EVERY,
         aggregation=name,
         threads=1,
-        local=dataclasses.replace(preset.local, lr=0.1, epochs=EPOCHS),
+        local={"lr": 0.1, "epochs": EPOCHS},
         sesa=_SESA[data],
     )
     task = _task(config, SHARED[data], population)

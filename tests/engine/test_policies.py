@@ -14,12 +14,23 @@ from hypothesis import strategies as st
 from tests.support.engine_models import WIDE, scatter
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.choosing import choose_blocks, choose_rows, flatten
-from torchfsl.engine.policies import BlockTopK, Dense, Fixed, RandomK, RestPolicy, Rows, TopK, top
+from torchfsl.engine.policies import (
+    BinTop,
+    BlockTopK,
+    Dense,
+    Fixed,
+    RandomK,
+    RestPolicy,
+    Rows,
+    TopK,
+    top,
+)
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.watch.table import TableChange
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.submodel.bins import PublicBins
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.update import RawSegment, quantise
 
@@ -36,7 +47,7 @@ def test_top_takes_the_largest_and_breaks_ties_by_index(values: list[int], data:
 
 @pytest.mark.parametrize("amount", [0, -1, 0.0, 1.5, True, -0.1])
 def test_amounts_outside_their_range_are_refused(amount: float) -> None:
-    for make in (TopK, BlockTopK, RandomK):
+    for make in (TopK, BlockTopK, BinTop, RandomK):
         with pytest.raises(ParameterError, match="fraction"):
             make(amount)
     with pytest.raises(ParameterError, match="fraction"):
@@ -73,6 +84,40 @@ def test_nonsense_in_policies_is_refused() -> None:
         Rows(budget=0)
 
 
+@given(st.integers(1, 60).flatmap(lambda m: st.tuples(st.just(m), st.integers(1, m))), st.data())
+@settings(max_examples=60, deadline=None)
+def test_bin_top_takes_the_largest_of_each_bin(shape: tuple[int, int], data: st.DataObject) -> None:
+    m, k = shape
+    scores = data.draw(st.lists(st.integers(-3, 3), min_size=m, max_size=m))
+    bins = PublicBins.of(bytes(32), "rest", m, k, data.draw(st.integers(0, 5)))
+    totals = torch.tensor(scores, dtype=torch.float64)[:, None]
+    chosen = BinTop(k).choose(totals, torch.from_numpy(bins.members())).tolist()
+    expected = []
+    for number in range(k):  # the obvious way: place by place, of equal ones the first
+        places = np.arange(bins.start(number), bins.start(number + 1))
+        own = [int(x) for x in bins.positions(places)]
+        expected.append(max(own, key=lambda x: abs(scores[x])))
+    assert chosen == sorted(expected)
+
+
+def test_bins_of_another_round_hold_others_and_what_waits_goes_out() -> None:
+    """Two large values of one bin: error feedback sends the second soon after the first."""
+    policy, residual = BinTop(4), Residual()
+    plan = blocks_plan(policy, 40)
+    (segment,) = plan.segments
+    large = plan.public_bins(segment, 0).members()[1, :2].tolist()
+    change = torch.zeros(40, 1, dtype=torch.float64)
+    change[large] = 1.0
+    sent: set[int] = set()
+    for number in range(3):
+        bins = plan.public_bins(segment, number)
+        raw = choose_blocks(segment, change, policy, residual, number, bins)
+        sent |= {int(x) for x, v in zip(raw.indices, raw.values, strict=True) if v != 0}
+        send(plan, {"rest": raw}, residual)
+        assert len(sent & set(large)) == min(number + 1, 2)
+        change = torch.zeros(40, 1, dtype=torch.float64)
+
+
 def test_random_positions_depend_on_seed_and_round_only() -> None:
     policy = RandomK(5, seed=1)
     one, again = policy.positions(40, 5, 3), policy.positions(40, 5, 3)
@@ -91,7 +136,8 @@ def test_blocks_pad_each_tensor_on_its_own() -> None:
 
 def blocks_plan(policy: RestPolicy, m: int, encoding: FixedPoint = WIDE) -> Plan:
     tensors = (TensorSpec("w", (m * policy.block,)),)
-    spec = SegmentSpec("rest", policy.policy, tensors, policy.count(m), policy.block)
+    spec = SegmentSpec("rest", policy.policy, tensors, policy.count(m), policy.block,
+                       binned=isinstance(policy, BinTop))  # fmt: skip
     return build_plan([spec], encoding=encoding, max_clients=2, above_break_even="keep")
 
 
@@ -120,7 +166,17 @@ coarse = FixedPoint(ring_bits=32, frac_bits=3, clip=2.0)
 @settings(deadline=None)
 @given(
     st.lists(st.lists(dyadic, min_size=12, max_size=12), min_size=1, max_size=5),
-    st.sampled_from([TopK(3), TopK(0.5), BlockTopK(2, block=2), RandomK(4), Fixed([0, 3, 5])]),
+    st.sampled_from(
+        [
+            TopK(3),
+            TopK(0.5),
+            BlockTopK(2, block=2),
+            RandomK(4),
+            Fixed([0, 3, 5]),
+            BinTop(4),
+            BinTop(5, block=2),
+        ]
+    ),
     st.sampled_from([WIDE, coarse]),
     st.lists(st.integers(0, 11), max_size=4),
 )
@@ -132,7 +188,9 @@ def test_sent_plus_residual_is_the_sum_of_the_changes(
     sent = np.zeros(12)
     for number, change in enumerate(changes):
         values = torch.tensor(change, dtype=torch.float64).reshape(m, policy.block)
-        raw = choose_blocks(plan.segments[0], values, policy, residual, number)
+        (segment,) = plan.segments
+        bins = plan.public_bins(segment, number)
+        raw = choose_blocks(segment, values, policy, residual, number, bins)
         assert len(raw.indices) <= plan.segments[0].k_max
         sent += send(plan, {"rest": raw}, residual, unmatched)
     owed = residual.dense("rest", (m, policy.block), torch.device("cpu"))

@@ -11,7 +11,7 @@ import torch
 
 from tests.support.engine_models import CASES, Case, engine_plan, make_batch, train
 from torchfsl.engine.hooks import Hooks
-from torchfsl.engine.policies import BlockTopK, RandomK, RestPolicy, Rows, TopK
+from torchfsl.engine.policies import BinTop, BlockTopK, RandomK, RestPolicy, Rows, TopK
 from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.plan import Plan
@@ -35,8 +35,9 @@ def one_round(hooks: Hooks, plan: Plan, number: int) -> Update:
         (Rows(top=4), BlockTopK(3, block=4)),
         (Rows(choose=RandomK(9)), RandomK(5)),
         (Rows(budget=6), TopK(3)),
+        (Rows(), BinTop(7)),
     ],
-    ids=["touched", "top", "random", "budget"],
+    ids=["touched", "top", "random", "budget", "bins"],
 )
 @pytest.mark.parametrize(
     "case",

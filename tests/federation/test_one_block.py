@@ -13,6 +13,7 @@ from torch import nn
 
 import torchfsl
 from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.policies import BinTop
 
 CLIENTS, ROUNDS, WORDS = 3, 3, 5000
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
@@ -109,6 +110,37 @@ def test_both_servers_here_and_running_and_plain_end_bit_identical(
     for name, value in models["fsl"].items():
         assert torch.equal(value, models["plain"][name])
         assert torch.equal(value, models["running"][name])
+
+
+def test_running_servers_take_one_value_of_each_public_bin(
+    urls_and_tls: tuple[list[str], Path],
+) -> None:
+    urls, tls = urls_and_tls
+    receipts: list[Any] = []
+
+    def client(number: int) -> None:
+        with torchfsl.connect(urls, client_id=number, tls=tls, timeout=60) as servers:
+            mine = torchfsl.Federated(*fresh(), plan=servers.plan)
+            assert mine.hooks.rest == BinTop(300)  # as the plan says
+            for _ in servers.rounds(timeout=60):
+                receipts.append(block(mine, servers, None, data_of(number)).receipt)
+
+    fed = federated(rows=None, rows_per_client=None, rest=BinTop(300), above_break_even="keep")
+    before = fed.export()
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    with torchfsl.Coordinator(urls, tls=tls) as task:
+        task.start(fed)
+        found = list(task.rounds(2, expected=2, timeout=60))
+        fed.load(task)
+    for thread in threads:
+        thread.join()
+    assert [result.num_clients for result in found] == [2, 2]
+    assert all(not len(r.unmatched["rest"]) for r in receipts)  # both sides have the same bins
+    assert len(receipts) == 4
+    moved = sum(int((value != before[name]).sum()) for name, value in fed.export().items())
+    assert 250 < moved <= 4 * 300
 
 
 def few_words(clients: int) -> tuple[torchfsl.Federated, dict[int, Batches]]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import torchfsl
+import torchfsl.policies
 from torchfsl.crypto.fixed_point import FixedPoint
 
 FINE = FixedPoint(ring_bits=32, frac_bits=18, clip=2.0)
@@ -41,6 +42,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "TopK": {"rest": torchfsl.TopK(0.5)},
     "BlockTopK": {"rest": torchfsl.BlockTopK(0.5, block=4)},
+    "BinTop": {"rest": torchfsl.policies.BinTop(0.5, block=4)},
+    "counted BinTop": {"rest": torchfsl.policies.BinTop(9), "average": "rows"},
     "buffers": {"buffers": "average"},
     "an encoding of a module": {"encodings": {"norm.*": FINE}},
     "an encoding of one parameter": {"encodings": {"norm.weight": FINE}},

@@ -328,6 +328,17 @@ def test_a_restricted_plan_is_a_plan_like_any_other() -> None:
             Plan.from_json(json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
 
+def test_a_restricted_segment_keeps_its_encoding_its_download_and_its_bound() -> None:
+    table = make_segment("table", "rows", (40, 2), k_max=4, tau=2, theta=5, stash=1, l2_bound=9)
+    own = FixedPoint(24, 16, 4.0)
+    segment = dataclasses.replace(table, encoding=own, download="bfloat16")
+    bias = make_plan(make_segment("bias", "dense", (5,)))
+    plan = dataclasses.replace(bias, segments=(segment, *bias.segments), l2_bound=20)
+    smaller = psu.restrict(plan, {"table": np.arange(0, 40, 3)}).segment("table")
+    assert (smaller.encoding, smaller.download, smaller.l2_bound) == (own, "bfloat16", 9)
+    assert (smaller.m, smaller.subset) == (14, tuple(range(0, 40, 3)))
+
+
 def test_restriction_refuses_what_cannot_be_restricted() -> None:
     plan = mixed_plan()
     for unions, text in (

@@ -54,6 +54,7 @@ def segments(draw: st.DrawFn, name: str, secure: bool) -> TreeSegment:
         *shapes,
         k_max=k_max,
         tau=tau,
+        binned=policy in ("scalars", "blocks") and draw(st.booleans()),
         theta=draw(st.integers(0, m)),
         nu=draw(st.integers(0, 3)),
         stash=draw(st.integers(0, min(2, k_max))),

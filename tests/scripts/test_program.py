@@ -47,6 +47,15 @@ def test_arguments_of_another_program_are_passed_on() -> None:
     assert passing(["x", "--", "--rounds", "3"]) == 3
 
 
+def test_every_program_has_this_command_line() -> None:
+    """`installed.py` has none: it runs where scripts are not."""
+    own = {ROOT / "scripts" / "program.py", ROOT / "scripts" / "checks" / "installed.py"}
+    for path in set((ROOT / "scripts").rglob("*.py")) - own:
+        text = path.read_text()
+        assert "ArgumentParser(" not in text, path
+        assert "__name__ ==" not in text, path
+
+
 def test_the_program_is_the_last_statement_of_its_module() -> None:
     """It runs when it is defined: a function behind it would not be there yet."""
     for path in (ROOT / "scripts").rglob("*.py"):

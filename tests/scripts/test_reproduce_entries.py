@@ -20,7 +20,6 @@ from scripts.reproduction import (
 from scripts.reproduction import (
     baselines,
     computation,
-    din,
     hashing,
     paper,
     privhfl_costs,
@@ -55,7 +54,7 @@ def _small_models(patch: Patch) -> None:
     patch.setattr(privhfl_costs, "BATCHES", {"tables": (1,), "trees": (1,)})
     patch.setattr(privhfl_costs, "MNIST_BATCHES", (1,))
     patch.setattr(privhfl_costs, "LARGE", (2,))
-    patch.setattr(privhfl_costs, "cnet2", privhfl_costs.mlp)
+    patch.setattr(privhfl_costs, "cnet", privhfl_costs.mlp)
 
 
 def _pixels_to_classes(pixels: int) -> Any:
@@ -200,7 +199,7 @@ def _baselines() -> tuple[int, int]:
 
 
 def _din() -> tuple[int, int]:
-    plan = din.federated().make_plan(max_clients=2, rows_per_client=din.ROWS)
+    plan = bench_round.federated().make_plan(max_clients=2, rows_per_client=bench_round.ROWS)
     return kept("din")["round"]["upload_bytes"], costs.client_bytes(plan)
 
 

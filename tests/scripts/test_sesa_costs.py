@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.reproduction import sesa
-from scripts.reproduction.page_table import TABLES
+from scripts.reproduction.report import TABLES
 from scripts.reproduction.results import write_result
 from training.sections import Partition, Sesa
 

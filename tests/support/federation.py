@@ -49,6 +49,7 @@ def make_segment(
     dtype: str = "float32",
     subset: tuple[int, ...] = (),
     l2_bound: int = 0,
+    binned: bool = False,
 ) -> TreeSegment:
     """A segment of tensors `name.0`, `name.1`, ...; theta 0 means full-domain trees."""
     tensors = tuple(TensorSpec(f"{name}.{i}", shape, dtype) for i, shape in enumerate(shapes))
@@ -56,11 +57,14 @@ def make_segment(
     if policy == "dense":
         return TreeSegment(name, policy, tensors, m, 1, m, l2_bound=l2_bound)
     bins = 3 * -(-m // theta) if theta else 0
+    if binned:
+        bins, theta, stash = k_max, -(-m // k_max), 0
     return TreeSegment(
         name, policy, tensors, m, tau, k_max, retrieve, num_bins=bins, theta=theta, nu=nu,
         stash=stash if theta else k_max,
         check_bytes=CHECK_BYTES if secure else 0,
         tag_bytes=TAG_BYTES if secure and retrieve else 0, subset=subset, l2_bound=l2_bound,
+        binned=binned,
     )  # fmt: skip
 
 

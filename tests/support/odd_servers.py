@@ -1,11 +1,12 @@
 """`torchfsl serve` as a process that dies at one instant, lies in one step, or hears too late.
 
-    python -m tests.support.odd_servers serve ...      with TORCHFSL_TEST_ODD=die|lie|deaf|rash
+    python -m tests.support.odd_servers serve ...      with TORCHFSL_TEST_ODD=die|lie|deaf|rash|add
 
 `die` kills the process with SIGKILL once, when the peer's counts are here and the rows are not
 revealed yet; a file beside the state folder remembers. `lie` alters the share of the rows after the
 counts are known to both. `deaf` never hears that the peer has a public part; `rash`, deaf as well,
-does not look into the peer's set before it refuses a client.
+does not look into the peer's set before it refuses a client. `add` adds 2**16 to a dense value of
+its share before it commits to it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from torchfsl.fsl.messages import Buffer
+from torchfsl.fsl.server.evaluation import share_of
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.command import main
 from torchfsl.service.server.peers import PeerLink
@@ -26,6 +29,7 @@ from torchfsl.service.server.transcript import Transcript
 ODD = "TORCHFSL_TEST_ODD"
 
 _honest = Server.reveal_kept
+_commit = Server.commit
 _insist = PeerLink.insist
 
 
@@ -63,11 +67,25 @@ def _reveal_as(odd: Callable[[Server, bytes], bytes]) -> None:
     Server.reveal_kept = odd  # type: ignore[method-assign]
 
 
+def add(server: Server, *, salt: bytes = b"", share: Buffer = b"") -> bytes:
+    """Commit to a share with an offset; one that was committed to before stays as it is."""
+    if not share:
+        opening = server._opening
+        share = bytearray(share_of(server._evaluator, opening.accepted.values(), server.reports))
+        share[-2] ^= 1  # of the last value of the last, dense, segment
+    return _commit(server, salt=salt, share=share)
+
+
+def _make_add() -> None:
+    Server.commit = add  # type: ignore[method-assign]
+
+
 _MAKE_ODD: Final[dict[str, Callable[[], None]]] = {
     "die": lambda: _reveal_as(_die_once),
     "lie": lambda: _reveal_as(_lie),
     "deaf": _make_deaf,
     "rash": _make_rash,
+    "add": _make_add,
 }
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from torchfsl.faces import lazily
 
 if TYPE_CHECKING:
     from torchfsl.engine.hooks import Hooks as Hooks
+    from torchfsl.engine.policies import BinTop as BinTop
     from torchfsl.engine.policies import BlockSample as BlockSample
     from torchfsl.engine.policies import BlockTopK as BlockTopK
     from torchfsl.engine.policies import Dense as Dense

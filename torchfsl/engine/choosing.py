@@ -10,11 +10,12 @@ import math
 
 import torch
 
-from torchfsl.engine.policies import ByValue, Fixed, RandomK, Rows, top
+from torchfsl.engine.policies import BinTop, ByValue, Fixed, RandomK, Rows, top
 from torchfsl.engine.residual import Residual, SparseRows
 from torchfsl.engine.watch.table import TableChange
 from torchfsl.errors import ParameterError
 from torchfsl.submodel import norm_bound, stretches
+from torchfsl.submodel.bins import PublicBins
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, subset_array, tensor_spans
 from torchfsl.submodel.update import RawSegment
@@ -33,9 +34,10 @@ def flatten(changes: list[torch.Tensor], tau: int) -> torch.Tensor:
 def choose_blocks(
     segment: Segment,
     change: torch.Tensor,
-    policy: ByValue | None,
+    policy: ByValue | BinTop | None,
     residual: Residual | None,
     round_number: int,
+    bins: PublicBins | None = None,
 ) -> RawSegment:
     """Choose from a segment whose every position may have changed.
 
@@ -45,6 +47,7 @@ def choose_blocks(
         policy: None sends everything.
         residual: the client's, or None.
         round_number: for `RandomK`.
+        bins: the plan's in this round, for `BinTop`.
 
     Raises:
         ParameterError: a value is NaN or infinite.
@@ -56,7 +59,7 @@ def choose_blocks(
     shape = (segment.index_space, segment.tau)
     owed = None if keeper is None else keeper.dense(segment.name, shape, change.device)
     total = change if owed is None else change + owed
-    chosen = _positions(segment, policy, total, round_number)
+    chosen = _positions(segment, policy, total, round_number, bins)
     values = total.index_select(0, chosen)
     if keeper is not None:
         total = total.clone() if total is change else total
@@ -203,10 +206,19 @@ def _choose(segment: Segment, total: SparseRows, rows: Rows, round_number: int) 
 
 
 def _positions(
-    segment: Segment, policy: ByValue, total: torch.Tensor, round_number: int
+    segment: Segment,
+    policy: ByValue | BinTop,
+    total: torch.Tensor,
+    round_number: int,
+    bins: PublicBins | None,
 ) -> torch.Tensor:
     """The policy's choice of `total` [index space, tau]: int64, increasing, in the subset."""
     allowed = _subset(segment, total.device)
+    if isinstance(policy, BinTop):
+        own = total if allowed is None else total.index_select(0, allowed)
+        assert bins is not None, "its bins are those of a plan and a round"
+        chosen = policy.choose(own, torch.from_numpy(bins.members()).to(total.device))
+        return chosen if allowed is None else allowed[chosen]
     if allowed is None:
         return policy.choose(total, segment.k_max, round_number)
     if isinstance(policy, Fixed):

@@ -23,7 +23,7 @@ from torchfsl.engine.exchange import Exchange
 from torchfsl.engine.hints import ClipWarning
 from torchfsl.engine.inventory import clean_name, take_inventory, unwrap
 from torchfsl.engine.lookups import Call, find_rows
-from torchfsl.engine.policies import BlockSample, Dense
+from torchfsl.engine.policies import BinTop, BlockSample, Dense
 from torchfsl.engine.residual import Residual, Residuals
 from torchfsl.engine.settings import Settings
 from torchfsl.engine.status import Status, explain_memory, warn_at_attach
@@ -102,10 +102,16 @@ class Hooks:
         self.states = ClientState(self.model, self.optimizers, self.inventory.local_buffers)
         self._guards = Guards(self.model, self.optimizers, self.inventory, take)
         self.recorder = Recorder(
-            self.model, self.optimizers, self.inventory, self._guards,
-            rows=rows, source=settings.source, check=settings.check, noised=self._noised,
+            self.model,
+            self.optimizers,
+            self.inventory,
+            self._guards,
+            rows=rows,
+            source=settings.source,
+            check=settings.check,
+            noised=self._noised,
             held=self.held_rows,
-        )  # fmt: skip
+        )
         warn_at_attach(self.model, self.inventory, hooked=is_hooked(self.model))
         self._rounds, self._probed = 0, set[str]()
         tables, held = self.inventory.all_tables, self.held_rows
@@ -322,7 +328,7 @@ class Hooks:
         Args:
             plan: made for this model.
             residual: the client's; None drops what is left out, and raises where that is rows.
-            round_number: decides the positions of `RandomK`.
+            round_number: decides the positions of `RandomK`, and the bins of `BinTop`.
             seed: decides those of `BlockSample`; None takes the system's generator.
 
         Returns:
@@ -350,9 +356,14 @@ class Hooks:
 
 
 def _choose(
-    hooks: Hooks, plan: SubmodelPlan, segment: Segment, changes: Mapping[str, TableChange],
-    residual: Residual | None, round_number: int, seed: bytes | None,
-) -> RawSegment:  # fmt: skip
+    hooks: Hooks,
+    plan: SubmodelPlan,
+    segment: Segment,
+    changes: Mapping[str, TableChange],
+    residual: Residual | None,
+    round_number: int,
+    seed: bytes | None,
+) -> RawSegment:
     """The part of one segment that is sent."""
     if segment.name == BUFFERS:
         change = flatten(hooks.recorder.buffer_changes(), 1)
@@ -363,7 +374,8 @@ def _choose(
         policy = None if segment.is_dense else hooks.rest
         if isinstance(policy, BlockSample):
             return sample_blocks(plan, segment, change, seed)
-        return choose_blocks(segment, change, policy, residual, round_number)
+        bins = plan.public_bins(segment, round_number) if isinstance(policy, BinTop) else None
+        return choose_blocks(segment, change, policy, residual, round_number, bins)
     assert hooks.rows is not None
     group = hooks.inventory.tables[segment.name]
     parts = [(t.offset, changes[t.name]) for t in group]

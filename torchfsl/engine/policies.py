@@ -131,6 +131,44 @@ class BlockTopK(_Share):
 
 
 @dataclass(frozen=True, slots=True)
+class BinTop(_Share):
+    """Send the largest value, or block, of each public bin.
+
+    The positions are parted into as many bins as a client sends, anew each round, by the plan's
+    public seed and the round's number. So a client's choice always fits into the trees: one tree
+    a bin of m / k positions, in place of three and more in a cuckoo table. Two large values in one
+    bin wait for each other; error feedback sends the second in a later round, from another bin.
+
+    Attributes:
+        amount: a fraction of the positions (float in (0, 1]) or a count (int).
+        block: values per position; 1 sends scalars.
+        error_feedback: keep what is not sent and add it to the next round's change.
+    """
+
+    block: int = 1
+    error_feedback: bool = True
+
+    @property
+    def policy(self) -> Policy:
+        """`scalars` or `blocks`."""
+        return "scalars" if self.block == 1 else "blocks"
+
+    def choose(self, totals: torch.Tensor, members: torch.Tensor) -> torch.Tensor:
+        """The position of largest L1 norm of each of k bins: int64 [k], increasing.
+
+        Args:
+            totals: [m, tau].
+            members: positions of each bin, int64 [k, m / k rounded up], one of them twice where a
+                bin has one less. Of equal norms the first in a bin wins.
+        """
+        scores = totals.abs()
+        scores = scores[:, 0] if scores.shape[1] == 1 else scores.sum(dim=1)
+        of_members = scores.index_select(0, members.flatten()).reshape(members.shape)
+        best = of_members.argmax(dim=1, keepdim=True)
+        return members.gather(1, best).flatten().sort().values
+
+
+@dataclass(frozen=True, slots=True)
 class RandomK(_Share):
     """Send positions drawn afresh each round from a public seed, the same for every client.
 
@@ -235,7 +273,7 @@ class Fixed:
 ByValue = Dense | TopK | BlockTopK | RandomK | Fixed
 """Policies that choose positions of a change, and send these as they are."""
 
-RestPolicy = ByValue | BlockSample
+RestPolicy = ByValue | BinTop | BlockSample
 """The types of `rest`."""
 
 RowChoice = TopK | RandomK | Fixed

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.engine.policies import BlockTopK, Dense, RestPolicy, Rows, TopK
+from torchfsl.engine.policies import BinTop, BlockTopK, Dense, RestPolicy, Rows, TopK
 from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError, expect_a
 from torchfsl.submodel.plan import SubmodelPlan
@@ -61,7 +61,7 @@ def _check_settings(
     if not isinstance(rest, RestPolicy):
         raise ParameterError(
             f"rest is {rest!r}: pass a policy, Dense(), TopK(0.01), BlockTopK(0.01), "
-            "BlockSample(0.01), RandomK(0.01) or Fixed(positions)"
+            "BinTop(0.01), BlockSample(0.01), RandomK(0.01) or Fixed(positions)"
         )
     expect_a(
         (FixedPoint, type(None)),
@@ -121,11 +121,13 @@ def check_policies(settings: Settings, plan: SubmodelPlan, parts: Collection[str
     for segment in plan.segments:
         if segment.name not in parts or segment.is_dense:
             continue
-        if (rest.policy, rest.block) != (segment.policy, segment.tau):
+        own = rest.policy, rest.block, isinstance(rest, BinTop)
+        if own != (segment.policy, segment.tau, segment.binned):
             raise ParameterError(
                 f"the plan sends segment {segment.name!r} as {segment.policy} of {segment.tau} "
-                f"values, this model's policy is {rest!r}: leave rest= out, "
-                "torchfsl.Federated(model, optimizer, plan=plan), to take the plan's"
+                f"values{' in public bins' * segment.binned}, this model's policy is {rest!r}: "
+                "leave rest= out, torchfsl.Federated(model, optimizer, plan=plan), to take the "
+                "plan's"
             )
 
 
@@ -134,6 +136,8 @@ def rest_policy_of(plan: SubmodelPlan, name: str) -> RestPolicy:
     found = next((s for s in plan.segments if s.name == name and not s.is_dense), None)
     if found is None:
         return Dense()
+    if found.binned:
+        return BinTop(found.k_max, block=found.tau)
     if found.policy == "blocks":
         return BlockTopK(found.k_max, block=found.tau)
     return TopK(found.k_max)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.exchange import REST, ROWS, Exchange
 from torchfsl.engine.inventory import Inventory
-from torchfsl.engine.policies import Dense, Fixed, RestPolicy, Rows
+from torchfsl.engine.policies import BinTop, Dense, Fixed, RestPolicy, Rows
 from torchfsl.engine.settings import NO_TABLE
 from torchfsl.errors import ParameterError, expect_a, whole_numbers
 from torchfsl.submodel.segments import BUFFERS, SegmentSpec, TensorSpec, ceil_div
@@ -51,7 +51,8 @@ def segment_specs(
             specs.append(SegmentSpec(name, "dense", tensors))
         elif name == REST:
             m = sum(ceil_div(t.numel, rest.block) for t in tensors)
-            specs.append(SegmentSpec(name, rest.policy, tensors, rest.count(m), rest.block))
+            binned, k = isinstance(rest, BinTop), rest.count(m)
+            specs.append(SegmentSpec(name, rest.policy, tensors, k, rest.block, binned=binned))
         elif name in exchange.parts:
             specs.append(SegmentSpec(name, "dense", tensors))
         else:

@@ -213,6 +213,7 @@ class Coordinator(Closing):
         return RoundResult(
             number, opened.clients, opened.num_clients, opened.sums, opened.lanes,
             upload_bytes=cost.upload_bytes, download_bytes=cost.download_bytes, seconds=seconds,
+            scaled=opened.scaled,
         )  # fmt: skip
 
 
@@ -237,7 +238,8 @@ def for_two_servers(
 
 
 def _same(held: Task, plan: Plan, optimizer: OptimizerSettings, source: str) -> bool:
-    """Whether the servers' task is what this program would start."""
+    """Whether the servers' task is what this program would start; older ones lack `sum_bound`."""
+    plan = dataclasses.replace(plan, sum_bound=plan.sum_bound and held.plan.sum_bound)
     unbound = [
         dataclasses.replace(one, session="00" * 16, hash_seed="00" * 32, server_keys=())
         for one in (held.plan, plan)

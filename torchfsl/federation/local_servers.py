@@ -195,7 +195,7 @@ class _OpenRound:
         noise: Mapping[str, Array],
     ) -> None:
         result.clients, result.num_clients = opened.clients, opened.num_clients
-        result.sums, result.counts = opened.sums, opened.lanes
+        result.sums, result.counts, result.scaled = opened.sums, opened.lanes, opened.scaled
         result.loss = mean_loss(self._losses)
         spent = [receipts[client] for client in opened.clients if client in receipts]
         if spent:

@@ -33,7 +33,10 @@ class RoundResult:
         download_bytes: mean per client, everything counted.
         seconds: from opening to applying, without evaluation.
         matches_plain: whether the sums, before the servers' noise, equal the plaintext sums of the
-            clients' quantised updates exactly; None where this process cannot know.
+            clients' quantised updates exactly, or those scaled alike; None where this process
+            cannot know.
+        scaled: by segment of a sum that exceeded the plan's `sum_bound`, by what all its values
+            were multiplied, in [0, 1).
     """
 
     number: int
@@ -47,6 +50,7 @@ class RoundResult:
     download_bytes: float = 0.0
     seconds: float = 0.0
     matches_plain: bool | None = None
+    scaled: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         loss = "-" if self.loss is None else f"{self.loss:.4f}"
@@ -57,6 +61,7 @@ class RoundResult:
             f"up {self.upload_bytes / 1e3:.1f} kB",
             f"down {self.download_bytes / 1e3:.1f} kB",
         ]
+        parts += [f"{name} scaled by {left:.3g}" for name, left in self.scaled.items()]
         return "  ".join([*parts, *(f"{k} {v:.4f}" for k, v in self.metrics.items())])
 
     def __repr__(self) -> str:

@@ -186,7 +186,9 @@ def memory(plan: Plan, *, cores: int | None = None) -> ServerMemory:
         messages=min(held, spool.WINDOW_BYTES + max(kinds[Kind.REPORT], early)),
         tables=sum(sizes.table_bytes(s) for s in plan.retrieving),
         keeps_tables=sizes.keeps_tables(plan),
-        permutations=sum(_permutation_bytes(s.m) for s in plan.with_trees if s.num_bins),
+        permutations=sum(
+            _permutation_bytes(s.m) for s in plan.with_trees if s.num_bins and not s.binned
+        ),
         accumulators=sizes.sums_bytes(plan),
         keeps_sums=sizes.keeps_sums(plan),
         share=share,

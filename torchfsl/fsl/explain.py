@@ -15,7 +15,9 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import plan_segment, tree_and_hint_bits
 from torchfsl.fsl.plan.proof_shape import row_trees
+from torchfsl.fsl.server import norms
 from torchfsl.fsl.suite import CHECK_BYTES, TAG_BYTES
+from torchfsl.submodel import sum_bound
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div
 
 _BLOCK = 32
@@ -41,7 +43,7 @@ def explain(plan: Plan) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     lines += [f"{s.name}: {text}" for s in plan.segments for text in _advice(plan, s)]
-    return "\n".join([*lines, *_numbers(plan), *_costs(plan), *_private(plan)])
+    return "\n".join([*lines, *_numbers(plan), *_costs(plan), *_bounded(plan), *_private(plan)])
 
 
 def _numbers(plan: Plan) -> list[str]:
@@ -84,6 +86,25 @@ def _costs(plan: Plan) -> list[str]:
         f"{_for_proofs(needs)}, at most "
         f"{cost.server_memory_bytes} at once; one process with both servers and a client takes "
         f"{3 * model + needs.most_of_both} and what Python and torch need",
+    ]
+
+
+def _bounded(plan: Plan) -> list[str]:
+    """The bound on the aggregate."""
+    if not plan.l2_bound:
+        return []
+    if not plan.sum_bound:
+        return ["the aggregate has no bound: a server that lies moves the model as far as it likes"]
+    reach = (plan.max_clients * plan.max_weight * plan.l2_bound) ** 2
+    honest, halts = sum_bound.most_squared(plan, plan.segments, reach), ""
+    if plan.proofs == "norm":
+        most = math.sqrt(norms.most_squared(plan, plan.segments, plan.l2_bound, plan.max_clients))
+        halts = f", and beyond {most / plan.l2_bound:.4g} times it the task halts"
+    return [
+        f"the aggregate of {plan.max_clients} reports has a norm of at most "
+        f"{math.sqrt(honest) / plan.l2_bound:.4g} times l2_bound: a larger one is scaled down"
+        f"{halts}. A server that lies steers more slowly by that, but not under an adaptive server "
+        "optimizer"
     ]
 
 
@@ -138,9 +159,11 @@ def _proven(plan: Plan) -> list[str]:
     if statement.norm:
         copies = max((row_trees(s) for s in plan.with_trees), default=1)
         times = " times its weight" if proven.weighted else ""
+        over = (
+            f" (at most sqrt({copies}) times that over rows, if it puts one row into several bins)"
+        )
         what.append(
-            f"that the norm of all it sends is at most {statement.norm}{times} (at most "
-            f"sqrt({copies}) times that over rows, if it puts one row into several bins)"
+            f"that the norm of all it sends is at most {statement.norm}{times}{over * (copies > 1)}"
         )
         what += [f"of {s.name} at most {s.l2_bound}{times}" for s in proven.bounded]
     if proven.weighted:
@@ -198,8 +221,9 @@ def _advice(plan: Plan, segment: TreeSegment) -> list[str]:
         blocks = ceil_div(segment.k_max, _BLOCK)
         other = _blocks_upload(plan, segment, blocks)
         if other < _WORTH_IT * min(cost, dense):
+            policy = "BinTop" if segment.binned else "BlockTopK"
             texts.append(
-                f"BlockTopK({blocks}, block={_BLOCK}) would send as many values in {other} bytes "
+                f"{policy}({blocks}, block={_BLOCK}) would send as many values in {other} bytes "
                 f"instead of {cost}"
             )
     if segment.is_dense and cost >= _SMALL and plan.max_epochs == 1:
@@ -223,7 +247,8 @@ def _advice(plan: Plan, segment: TreeSegment) -> list[str]:
 
 def _blocks_upload(plan: Plan, segment: TreeSegment, k_max: int) -> int:
     """Upload of the segment's tensors as blocks of `_BLOCK` values."""
-    spec = SegmentSpec(segment.name, "blocks", segment.tensors, k_max, _BLOCK)
+    binned = segment.binned
+    spec = SegmentSpec(segment.name, "blocks", segment.tensors, k_max, _BLOCK, binned=binned)
     width = (_BLOCK + plan.lane_values) * 8 * plan.ring_bytes(segment)
     trees = [s.check_bytes for s in plan.with_trees]
     checks = (max(trees, default=CHECK_BYTES), 0)

@@ -191,7 +191,8 @@ class ClientPolicy:
                 _refuse(f"{where}tag_bytes", 0, "verified", "wants check words and tags")
             if self.max_k and segment.k_max > self.max_k:
                 _refuse(f"{where}k_max", segment.k_max, "max_k", f"allows {self.max_k}")
-            if segment.num_bins and not is_within_bound(
+            in_table = segment.num_bins > 0 and not segment.binned
+            if in_table and not is_within_bound(
                 segment.m, segment.k_max, segment.theta, segment.stash
             ):
                 raise ParameterError(

@@ -140,9 +140,12 @@ def _open(first: Server, second: Server, lists: tuple[bytes, bytes]) -> Opened:
         shares = first.reveal_kept(counts[1]), second.reveal_kept(counts[0])
     else:
         shares = first.reveal(commitments[1]), second.reveal(commitments[0])
-    opened = first.open(shares[1]), second.open(shares[0])
+    try:
+        sums = first.open(shares[1])
+    finally:  # each notices for itself that the sum cannot be
+        opened = second.open(shares[0])
     del shares  # as long as the model's table, and not needed while the sums are applied
-    first.apply(opened[0])
-    second.apply(opened[1])
-    assert accepted[0] == opened[0].clients
-    return opened[0]
+    first.apply(sums)
+    second.apply(opened)
+    assert accepted[0] == sums.clients
+    return sums

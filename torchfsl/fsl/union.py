@@ -35,7 +35,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan, plan_segment
 from torchfsl.submodel.opened import Opened
-from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div, vars_of
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update, check_indices
 from torchfsl.types import Indices
@@ -148,18 +148,11 @@ def restrict(
         subset = tuple(int(position) for position in np.asarray(union))
         if not subset:
             raise ParameterError(f"segment {name!r}: the union is empty, there is nothing to do")
-        spec = SegmentSpec(
-            name,
-            segment.policy,
-            segment.tensors,
-            segment.k_max,
-            segment.tau,
-            segment.retrieve,
-            subset,
-        )
+        spec = SegmentSpec(**vars_of(segment) | {"subset": subset})
         checks = segment.check_bytes, segment.tag_bytes
         width = 8 * plan.value_bytes(segment)
-        replaced[name] = plan_segment(spec, width, plan.max_epochs, checks)
+        laid_out = plan_segment(spec, width, plan.max_epochs, checks)
+        replaced[name] = dataclasses.replace(laid_out, l2_bound=segment.l2_bound)
     return dataclasses.replace(
         plan,
         session=(session or random_bytes(16)).hex(),

@@ -14,7 +14,7 @@ own seed with the dealer, and s is the XOR of both masks.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -37,13 +37,10 @@ class TreeShare:
     """One party's trees: roots and masks are its secret, correction words are both parties'."""
 
     party: int
-    key: bytes
-    roots: Bytes
-    mask: Bytes
-    dealt: memoryview
-
-    def __repr__(self) -> str:
-        return f"TreeShare(party={self.party}, {len(self.roots)} trees)"
+    key: bytes = field(repr=False)
+    roots: Bytes = field(repr=False)
+    mask: Bytes = field(repr=False)
+    dealt: memoryview = field(repr=False)
 
 
 class Trees:

@@ -167,7 +167,8 @@ def settings_of(folder: Path) -> dict[str, bytes]:
         raise ParameterError(
             f"{folder} is no state folder: it has no state.sqlite", code="not-a-state-folder"
         )
-    query = "SELECT name, value FROM settings WHERE name IN ('task', 'model', 'opened', 'halted')"
+    names = "'task', 'model', 'opened', 'halted', 'scaled'"
+    query = f"SELECT name, value FROM settings WHERE name IN ({names})"  # noqa: S608 (ours)
     try:
         address = f"{path.resolve().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as database:

@@ -24,7 +24,7 @@ from torchfsl.service.net.addresses import bound_socket
 from torchfsl.service.net.certificates import file_name
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role, days_left
-from torchfsl.service.net.text import say
+from torchfsl.service.net.text import printable, say
 from torchfsl.service.net.trust import read_deny_list
 from torchfsl.version import __version__
 
@@ -119,6 +119,7 @@ def _server(report: Report, settings: ServeSettings) -> None:
         report.check("deny list", lambda: f"{len(read_deny_list(settings.deny))} entries")
     report.check("state", lambda: _state(settings))
     if (settings.state / "state.sqlite").exists():
+        report.check("task", lambda: _task(settings.state))
         report.check("privacy budget", lambda: _budget(settings.state))
     wanted = settings.limits.connections
     report.check("open files", lambda: _open_files(door.file_limit(), wanted, report))
@@ -231,6 +232,18 @@ def _state(settings: ServeSettings) -> str:
             f"{settings.node.reserve_bytes}: make room"
         )
     return f"{folder}, {free / 1e9:.1f} GB free" + ("" if folder.exists() else ", to be made")
+
+
+def _task(folder: Path) -> str:
+    """Whether the task in a state folder goes on, and whether its aggregates kept their bound."""
+    from torchfsl.service.backup import settings_of
+
+    stored = settings_of(folder)
+    if "halted" in stored:
+        reason = printable(stored["halted"].decode())
+        raise ParameterError(f"halted: {reason} (see docs/operations.md)")
+    scaled = int(stored.get("scaled", b"0"))
+    return f"goes on, {scaled} aggregates exceeded their bound" if "task" in stored else "none yet"
 
 
 def _budget(folder: Path) -> str:

@@ -5,7 +5,7 @@ round's sums), `server_model` with `server_optimizers`, `optimizer_settings` and
 rows), and `aggregation`: the interface that every protocol offers and that the engine and the
 trainer know; `plain` sums in the clear behind it. `taps`, `correlated_noise`, `participation` and
 `clipping` serve differential privacy. `halves` rounds what clients get to 16 bits. What
-several protocols need alike: `budgets` and `stretches` (which positions are sent), `plan_json`
+several protocols need alike: `budgets`, `bins` and `stretches` (of positions), `plan_json`
 (their plans as text), `framing` (headers), `whole_model` (its bytes), `accounting` (of noise),
 `rounds` (what servers check) and `in_process` (servers whose time is counted, and clients whose
 sessions are remembered).

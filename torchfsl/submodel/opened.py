@@ -27,6 +27,8 @@ class Opened:
             and was set to the nearest end.
         withheld: under `min_contributors`, by segment, positions that some clients sent, but too
             few: their values were not opened and are zero, their counts are in `lanes`.
+        scaled: by segment of a sum that exceeded `sum_bound`, by what all its values were
+            multiplied, in [0, 1).
     """
 
     sums: dict[str, Whole]
@@ -38,6 +40,7 @@ class Opened:
     weight_clamped: bool = False
     withheld: dict[str, int] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
+    scaled: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Opened({', '.join(self.sums)}; {self.num_clients} clients)"

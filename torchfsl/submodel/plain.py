@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.submodel import sum_bound
 from torchfsl.submodel.aggregation import Closed, Participant, Receipt, RoundSession, Traffic
 from torchfsl.submodel.halves import as_heard, check_finite
 from torchfsl.submodel.in_process import Sessions, Stopwatch
@@ -75,17 +77,26 @@ class PlainSum:
     def equals(self, opened: Opened, noise: Mapping[str, Array] = MappingProxyType({})) -> bool:
         """Whether an aggregate is this sum, and the servers' noise where it is known.
 
-        Sums of too few contributors are zero in both; servers go by counts with their noise.
+        Sums of too few contributors are zero in both; servers go by counts with their noise. A
+        scaled aggregate equals this sum scaled alike.
         """
         counts = {n: lane + noise.get(f"{n}/lane", 0) for n, lane in self.lanes.items()}
-        for name, total in self.sums.items():
-            expected = total + noise[name].reshape(total.shape) if name in noise else total
-            if self._plan.opens_counts_first and name in counts:
-                kept = counts[name] >= self._plan.min_contributors
-                expected = np.where(kept[:, None], expected, 0)
-            if not np.array_equal(opened.sums[name].reshape(total.shape), expected):
-                return False
-        return all(np.array_equal(opened.lanes[name], count) for name, count in counts.items())
+        sums = {
+            name: total + noise[name].reshape(total.shape) if name in noise else total
+            for name, total in self.sums.items()
+        }
+        if self._plan.opens_counts_first:
+            for name, count in counts.items():
+                kept = count >= self._plan.min_contributors
+                sums[name] = np.where(kept[:, None], sums[name], 0)
+        if opened.scaled:
+            sums = {name: total.copy() for name, total in sums.items()}
+            ours = dataclasses.replace(opened, sums=sums, lanes=counts, scaled={})
+            sum_bound.keep(self._plan, ours)
+        return all(
+            np.array_equal(opened.sums[name].reshape(total.shape), total)
+            for name, total in sums.items()
+        ) and all(np.array_equal(opened.lanes[name], count) for name, count in counts.items())
 
 
 class Plain:
@@ -212,6 +223,7 @@ class Plain:
         withheld = withhold(self.plan, total.sums, total.lanes)
         sums = total.sums, total.lanes
         opened = Opened(*sums, len(clients), weight, clients, withheld=withheld)
+        sum_bound.keep(self.plan, opened)
         self.model.apply(self.plan, opened)
         return opened
 

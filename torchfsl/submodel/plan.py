@@ -22,6 +22,7 @@ from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.submodel import taps as correlation
+from torchfsl.submodel.bins import PublicBins
 from torchfsl.submodel.segments import Segment, TensorSpec, in_the_clear
 
 Lane = Literal["none", "count", "weight"]
@@ -37,7 +38,7 @@ MAX_BOUND: Final = 1 << 62
 _COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
                   "l2_bound", "noise_sigma", "lane_sigma", "max_participations",
                   "min_separation")  # fmt: skip
-_LATER: Final = ("max_participations", "min_separation", "noise_taps", "clip")
+_LATER: Final = ("max_participations", "min_separation", "noise_taps", "clip", "sum_bound")
 """Fields that stand in the JSON only where they are not the default."""
 
 
@@ -74,6 +75,8 @@ class SubmodelPlan:
         clip: how clients keep `l2_bound`: they scale the `whole` update down, or each group (the
             dense part, and each table) down to an equal share (`clip`), or up as well
             (`normalise`).
+        sum_bound: whether servers bound the norm of the aggregate by `l2_bound` and their noise,
+            see `submodel.sum_bound`.
     """
 
     session: str
@@ -92,9 +95,10 @@ class SubmodelPlan:
     min_separation: int = 1
     noise_taps: tuple[int, ...] = ()
     clip: Clip = "whole"
+    sum_bound: bool = False
 
     limits_participation: ClassVar[bool] = False
-    """Whether the protocol's servers keep the four fields above."""
+    """Whether the protocol's servers keep the five fields above."""
 
     def __post_init__(self) -> None:
         check_hex("session", self.session, 16)
@@ -108,6 +112,7 @@ class SubmodelPlan:
         _check_encodings(self)
         _check_participation(self)
         _check_noise(self)
+        _check_sum_bound(self)
         names = [segment.name for segment in self.segments]
         if not names or len(set(names)) != len(names):
             raise ParameterError("a plan needs segments, and their names must differ")
@@ -172,6 +177,16 @@ class SubmodelPlan:
     def retrieving(self) -> tuple[Segment, ...]:
         """Segments whose rows clients fetch privately before training."""
         return tuple(s for s in self.segments if s.retrieve)
+
+    @property
+    def bin_seed(self) -> bytes:
+        """Public seed of the bins of segments that are `binned`."""
+        return bytes.fromhex(self.session)
+
+    def public_bins(self, segment: Segment, round_number: int) -> PublicBins:
+        """A round's bins of a segment that is `binned`."""
+        m, k = segment.m, segment.k_max
+        return PublicBins.of(self.bin_seed, segment.name, m, k, round_number)
 
     @property
     def asked_early(self) -> tuple[Segment, ...]:
@@ -241,8 +256,9 @@ class SubmodelPlan:
                 del segment["encoding"]
             if segment["download"] == "full":
                 del segment["download"]
-            if not segment["l2_bound"]:
-                del segment["l2_bound"]
+            for name in ("l2_bound", "binned"):
+                if not segment[name]:
+                    del segment[name]
         return fields
 
 
@@ -419,6 +435,18 @@ def _check_bounds(plan: SubmodelPlan) -> None:
                 f"{bound}",
                 code="bound-too-small",
             )
+
+
+def _check_sum_bound(plan: SubmodelPlan) -> None:
+    """Refuse a bound on sums of what has none, or that the protocol's servers do not keep."""
+    if type(plan.sum_bound) is not bool:
+        raise ParameterError(f"sum_bound is {plan.sum_bound!r}: choose True or False")
+    if plan.sum_bound and not (plan.l2_bound and plan.limits_participation):
+        raise ParameterError(
+            "sum_bound bounds sums of updates within l2_bound, at the two servers of torchfsl.Plan:"
+            " set l2_bound there, or leave sum_bound out",
+            code="unsupported-plan",
+        )
 
 
 def _check_participation(plan: SubmodelPlan) -> None:

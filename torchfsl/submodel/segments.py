@@ -100,6 +100,8 @@ class Segment:
             it is not `full`.
         l2_bound: as the plan's, over this segment's values alone; 0 for none, and then not in the
             JSON.
+        binned: whether a client sends one position of each of k_max public bins, which `bins` parts
+            anew each round; stands in the JSON only if it is so.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Segment:
     encoding: FixedPoint | None = None
     download: Download = "full"
     l2_bound: int = 0
+    binned: bool = False
 
     def __post_init__(self) -> None:
         _check_name("a segment", self.name)
@@ -143,6 +146,10 @@ class Segment:
             raise ParameterError(f"{where}: {self.policy} has tau = 1; choose blocks for more")
         if type(self.retrieve) is not bool or (self.retrieve and self.policy != "rows"):
             raise ParameterError(f"{where}: only rows can be retrieved privately")
+        if type(self.binned) is not bool or (
+            self.binned and self.policy not in ("scalars", "blocks")
+        ):
+            raise ParameterError(f"{where}: scalars or blocks lie in public bins, nothing else")
         if self.download not in DOWNLOADS:
             raise ParameterError(
                 f"{where}: download {self.download!r}; choose one of {DOWNLOADS}",
@@ -223,6 +230,7 @@ class SegmentSpec:
     subset: tuple[int, ...] = ()
     encoding: FixedPoint | None = None
     download: Download = "full"
+    binned: bool = False
 
     @property
     def is_dense(self) -> bool:
@@ -230,9 +238,9 @@ class SegmentSpec:
         return self.policy == "dense"
 
 
-def vars_of(spec: SegmentSpec) -> dict[str, Any]:
+def vars_of(spec: SegmentSpec | Segment) -> dict[str, Any]:
     """The fields of a spec, which a protocol's segment also has."""
-    return {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    return {field.name: getattr(spec, field.name) for field in dataclasses.fields(SegmentSpec)}
 
 
 class SpecSource(Protocol):

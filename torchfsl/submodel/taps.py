@@ -39,10 +39,21 @@ def norm(taps: tuple[int, ...]) -> float:
 
 @functools.lru_cache(maxsize=64)
 def growth(taps: tuple[int, ...], rounds: int) -> float:
-    """Largest standard deviation of the added noise over that of a draw, in `rounds` rounds."""
+    """Largest standard deviation of the added noise over that of a draw, in `rounds` rounds.
+
+    Every operation has a fixed order, so that results are bit-identical on all machines.
+    """
     if not taps:
         return 1.0
-    return float(np.linalg.norm(_inverse(np.array(taps) / taps[0], rounds)))
+    c, rest, total = np.array(taps[1:]) / taps[0], np.zeros(len(taps) - 1), 1.0
+    column = 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(1, rounds):
+            rest -= c * column  # of the next values of the first column of C^-1
+            column = float(rest[0])
+            rest[:-1], rest[-1] = rest[1:], 0.0
+            total += column * column
+    return math.sqrt(total) if math.isfinite(total) else math.inf
 
 
 def fraction_bits(sigma: int) -> int:

@@ -141,9 +141,14 @@ class Trainer:
         wanted = settings.queries if random else POOL * settings.queries
         stream = Stream(settings.seed, "privhfl queries", iteration, client)
         pool = expand(
-            settings.expansion, own.images, own.labels, wanted, stream,
-            classes=CLASSES, lam=settings.lam,
-        )  # fmt: skip
+            settings.expansion,
+            own.images,
+            own.labels,
+            wanted,
+            stream,
+            classes=CLASSES,
+            lam=settings.lam,
+        )
         chosen = select(
             settings.selection,
             pool.images,

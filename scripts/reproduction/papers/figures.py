@@ -268,7 +268,7 @@ def _sefl(records: Figures) -> Figures:
 
 
 def _papersize(records: Figures) -> Figures:
-    forms = records["sefl-papersize"]["forms"]
+    forms = records["sefl-tablepapersize"]["forms"]
     whole = forms["1"]["client_seconds"]
 
     def times(form: str) -> str:

@@ -36,7 +36,7 @@ class Counting(InProcessGrid):
             self.put_bytes += arguments[-1].nbytes  # one object, and a copy for every machine
         found: Any = super().send(shard, method, *arguments)
         if method == "partial":
-            assert arguments[2] != shard  # its own part does not leave it
+            assert arguments[3] != shard  # its own part does not leave it
             self.exchanged += sum(part.nbytes for part in found.values())
         if method == "finish":
             self.taken += sum(part.nbytes for part in found.values())

@@ -64,6 +64,11 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "few contributors": lambda: dataclasses.replace(mixed_plan(lane="count"), min_contributors=2),
     "a session": lambda: shard_plan(epochs=3),
     "proven": lambda: dataclasses.replace(mixed_plan(lane="count"), proofs="lanes"),
+    "public bins": lambda: make_plan(
+        make_segment("weights", "blocks", (90,), tau=2, k_max=7, nu=1, binned=True),
+        max_clients=8,
+        lane="count",
+    ),
     "dense": lambda: make_plan(make_segment("bias", "dense", (5,)), max_clients=8),
     "one row": lambda: make_plan(make_segment("one", "scalars", (1,), k_max=1), max_clients=8),
 }
@@ -139,7 +144,7 @@ def test_ranges_of_all_shards_are_the_segment_each_part_once(size: int) -> None:
                 assert [n for cut in cuts for n in getattr(cut, part)] == list(range(total))
             if segment.stash:
                 assert [n for c in cuts for n in c.node_positions] == list(range(segment.m))
-            found = np.zeros((3, segment.m), dtype=int)
+            found = np.zeros((segment.hashes, segment.m), dtype=int)
             for cut in cuts:
                 for i, (rows, _) in enumerate(Places(plan, cut).within(range(segment.m))):
                     found[i, rows] += 1
@@ -249,7 +254,7 @@ def test_a_call_of_an_earlier_round_changes_nothing() -> None:
     shard.end(4)
     assert shard.held(4) == Windows()
     assert shard.held(5) == {0}
-    assert shard.partial(4, Windows({0}), 0, 0, 1) is None
+    assert shard.partial(4, Windows({0}), 1, 0, 0, 1) is None
     assert shard.checkpoint(4) is None
     after = shard.checkpoint(5)
     assert before is not None
@@ -306,11 +311,11 @@ def test_any_partition_order_and_duplicates_of_windows_give_the_same_bytes(
     finished = []
     for i in range(size):
         for piece in range(pieces):
-            others = [shard.partial(0, held, i, piece, pieces) for shard in shards]
+            others = [shard.partial(0, held, 1, i, piece, pieces) for shard in shards]
             del others[i]
-            finished.append(shards[i].finish(0, held, False, piece, pieces, *others))
-            assert shards[i].finish(0, held | {99}, False, piece, pieces, *others) is None
-        assert shards[i].partial(0, held | {99}, i, 0, pieces) is None
+            finished.append(shards[i].finish(0, held, 1, False, piece, pieces, *others))
+            assert shards[i].finish(0, held | {99}, 1, False, piece, pieces, *others) is None
+        assert shards[i].partial(0, held | {99}, 1, i, 0, pieces) is None
     share = b"".join(
         part[segment.name].tobytes()
         for segment in PLAN.with_trees

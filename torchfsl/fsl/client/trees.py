@@ -105,9 +105,7 @@ class ClientTrees:
         """
         assert segment.name not in self._selections, "trees of one set are grown once"
         plan, context = self.plan, self.context
-        table = plan.permutations(segment) if segment.num_bins else None
-        positions = segment.tree_positions(order)
-        placement = cuckoo.place(table, positions, segment.num_bins, segment.theta, segment.stash)
+        placement = self._placed(segment, segment.tree_positions(order), report)
         dummies = [random_below(group.domain, group.num_trees) for group in segment.groups]
         alpha = np.where(placement.item < 0, np.concatenate(dummies), placement.position)
         source = context if report is None else report
@@ -117,6 +115,16 @@ class ClientTrees:
         trees, leaves = dpf.gen(segment, key, key_check, roots[0], roots[1], alpha)
         self._selections[segment.name] = Selection(order, placement, leaves)
         return trees
+
+    def _placed(
+        self, segment: TreeSegment, positions: Indices, report: ReportContext | None
+    ) -> Placement:
+        if segment.binned:  # trees of one round, which travel in its report
+            assert report is not None
+            bins = self.plan.public_bins(segment, report.round_number)
+            return cuckoo.place_in_bins(bins, positions)
+        table = self.plan.permutations(segment) if segment.num_bins else None
+        return cuckoo.place(table, positions, segment.num_bins, segment.theta, segment.stash)
 
     def forget(self, segments: Iterable[TreeSegment]) -> None:
         """Drop the trees of a report that was not sent, for another draw under another nonce."""

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from torchfsl.crypto import kdf
 from torchfsl.fsl.suite import NUM_HASHES
 from torchfsl.kernels.backends import kernels, num_threads
+from torchfsl.submodel.bins import PublicBins
 from torchfsl.submodel.segments import ceil_div
 from torchfsl.types import Indices
 
@@ -216,6 +217,23 @@ def place(
         item[num_bins : num_bins + len(stashed)] = stashed
         position[num_bins : num_bins + len(stashed)] = indices[stashed]
     return Placement(item, position, left[stash:])
+
+
+def place_in_bins(bins: PublicBins, indices: Indices) -> Placement:
+    """Put the rows `indices` into public bins, the first in the given order of those of one bin.
+
+    Args:
+        bins: the round's, with a tree each.
+        indices: distinct rows in [0, m).
+    """
+    owner, within = bins.part(bins.places(indices))
+    used, first = np.unique(owner.astype(np.int64), return_index=True)
+    item = np.full(bins.count, -1, dtype=np.int64)
+    item[used] = first
+    position = np.zeros(bins.count, dtype=np.uint64)
+    position[used] = within[first]
+    left = np.setdiff1d(np.arange(len(indices)), first, assume_unique=True)
+    return Placement(item, position, left)
 
 
 def bin_slots(table: Slots, theta: int, padded_theta: int) -> Slots:

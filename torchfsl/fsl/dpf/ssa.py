@@ -1,9 +1,9 @@
 """Secure submodel aggregation: values into hints at the client, sums over clients at a server.
 
 A server adds every client's output shares in bin layout and gathers once, after the last client:
-out[x] is the sum over x's three bins and the stash. Where that takes too much memory, it gathers
-after every window of clients instead. Shares in bin layout never leave a server, since they would
-show where cuckoo hashing placed rows.
+out[x] is the sum over x's three bins and the stash, or that of its one public bin. Where that takes
+too much memory, it gathers after every window of clients instead. Shares in bin layout never leave
+a server, since they would show where cuckoo hashing placed rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from torchfsl.fsl.cuckoo.placement import Placement, Slots
 from torchfsl.fsl.dpf.trees import Trees, split
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.suite import NUM_HASHES
 from torchfsl.kernels import ring
 from torchfsl.kernels.backends import kernels, num_threads
 from torchfsl.types import Bytes, Whole
@@ -61,7 +60,7 @@ def tree_values(
 class Contribution:
     """One report's part of a segment, as the accumulator takes it.
 
-    `roots [num_trees, 16]`, `hints [num_trees, W/8 << nu]`.
+    `roots [num_trees, 16]`, `hints [num_trees, W/8 << nu]`; the round is its report's.
     """
 
     key_tree: bytes
@@ -69,6 +68,7 @@ class Contribution:
     roots: Bytes = field(repr=False)
     trees: list[Trees] = field(repr=False)
     hints: Bytes = field(repr=False)
+    round_number: int = 0
 
 
 class Accumulator(ABC):
@@ -78,6 +78,7 @@ class Accumulator(ABC):
         """Start at zero."""
         self._plan, self._segment, self._party = plan, segment, party
         self._row, self._width = plan.value_bytes(segment), plan.ring_bytes(segment)
+        self._round = 0  # of the reports since it was last cleared, which public bins go by
 
     @abstractmethod
     def clear(self) -> None:
@@ -93,6 +94,7 @@ class Accumulator(ABC):
         alone.
         """
         sign = 1 - self._party if subtract else self._party
+        self._round = next((report.round_number for report in reports), self._round)
         parts: list[Whole | None] = []
         for position in range(len(self._segment.groups)):
             parts += self._add(reports, position, sign, lifted)
@@ -140,7 +142,8 @@ class BinSums(Accumulator):
         begun = segment.groups[-1].is_stash
         out = flats[-1][: segment.m].copy() if begun else np.zeros((segment.m, row), dtype=np.uint8)
         if segment.num_bins:
-            _gather_bins(self._plan, segment, flats[0], out)
+            slotted = Slotted(self._plan, segment, self._round)
+            _gather_bins(slotted, self._width, flats[0], out)
         return out
 
 
@@ -169,13 +172,13 @@ class IndexSums(Accumulator):
             jobs = _jobs(reports, position, group, span)
             return [_accumulate(self._width, jobs, group, sign, self._total, lifted)]
         plan, segment = self._plan, self._segment
-        table, theta, padded = _layout(plan, segment)
-        each = segment.num_bins // NUM_HASHES
+        slotted = Slotted(plan, segment, self._round)
+        each = segment.num_bins // segment.hashes
         group = dataclasses.replace(group, num_trees=each)
         sums = sums_of(plan, segment, group)
         out = self._total.reshape(-1, self._row)[: segment.m]
         lifted_sums = []
-        for i in range(NUM_HASHES):
+        for i in range(segment.hashes):
             span, jobs = slice(i * each, (i + 1) * each), []
             for r in reports:
                 keys, trees = (r.key_tree, r.key_convert), _part(r.trees[position], span)
@@ -183,9 +186,9 @@ class IndexSums(Accumulator):
             sums.fill(0)
             lifted_sums.append(_accumulate(self._width, jobs, group, sign, sums, lifted))
             for part in row_parts(segment.m, self._row):
-                slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
+                slots = slotted.within(i, part)
                 _gather(self._width, sums.reshape(-1, self._row), slots, out[part])
-            cuckoo.set_aside(table)
+            slotted.set_aside()
         return lifted_sums
 
     def gather(self) -> Bytes:
@@ -193,7 +196,36 @@ class IndexSums(Accumulator):
         return self._total.reshape(-1, self._row)[: self._segment.m]
 
 
-def _gather_bins(plan: Plan, segment: TreeSegment, sums: Bytes, out: Bytes) -> None:
+class Slotted:
+    """The slots of a segment's positions in the layout of its bins, in one round."""
+
+    def __init__(self, plan: Plan, segment: TreeSegment, round_number: int) -> None:
+        """Make the permutations of a cuckoo table, or find them made."""
+        group = segment.groups[0]
+        self.segment, self._padded = segment, group.num_leaves << group.nu
+        self._bins = plan.public_bins(segment, round_number) if segment.binned else None
+        self._table = None if segment.binned else plan.permutations(segment)
+
+    def within(self, i: int, part: slice) -> Slots:
+        """Of some positions in sub-table i, padding included: `uint32[1, positions]`."""
+        if self._bins is not None:
+            return self._bins.slots(range(part.start, part.stop), self._padded)[None]
+        assert self._table is not None
+        return cuckoo.slots_within(self._table[i, part], self.segment.theta, self._padded)[None]
+
+    def all(self) -> Slots:
+        """Of all positions in all bins: `uint32[hashes, m]`."""
+        if self._table is None:
+            return self.within(0, slice(0, self.segment.m))
+        return cuckoo.bin_slots(self._table, self.segment.theta, self._padded)
+
+    def set_aside(self) -> None:
+        """See `cuckoo.set_aside`."""
+        if self._table is not None:
+            cuckoo.set_aside(self._table)
+
+
+def _gather_bins(slotted: Slotted, width: int, sums: Bytes, out: Bytes) -> None:
     """Add the sums of all bins, `[positions, W/8]`, to those in index order, `[m, W/8]`.
 
     Where there are many, some thousand rows of one sub-table at a time, so that slots take no
@@ -201,23 +233,22 @@ def _gather_bins(plan: Plan, segment: TreeSegment, sums: Bytes, out: Bytes) -> N
     cache line take a sub-table after the other, since neighbours in a line are wanted near to each
     other; longer ones the three of them for the same rows.
     """
-    table, theta, padded = _layout(plan, segment)
-    width = plan.ring_bytes(segment)
-    if segment.m <= _CHUNK_ROWS:
-        _gather(width, sums, cuckoo.bin_slots(table, theta, padded), out)
+    m, hashes = slotted.segment.m, slotted.segment.hashes
+    if m <= _CHUNK_ROWS:
+        _gather(width, sums, slotted.all(), out)
         return
-    each = len(sums) // NUM_HASHES
+    each = len(sums) // hashes
 
     def add(tables: Iterable[int], part: slice) -> None:
         for i in tables:
-            slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
+            slots = slotted.within(i, part)
             kernels().gather(sums[i * each : (i + 1) * each], slots, out[part], width, 1)
-            cuckoo.set_aside(table)
+            slotted.set_aside()
 
-    parts = list(row_parts(segment.m, out.shape[1]))
+    parts = list(row_parts(m, out.shape[1]))
     is_short = out.shape[1] < _LINE_BYTES
     with ThreadPoolExecutor(num_threads()) as pool:
-        for tables in [(i,) for i in range(NUM_HASHES)] if is_short else [range(NUM_HASHES)]:
+        for tables in [(i,) for i in range(hashes)] if is_short else [range(hashes)]:
             list(pool.map(functools.partial(add, tables), parts))  # raises what they raise
 
 
@@ -235,12 +266,6 @@ def sums_of(plan: Plan, segment: TreeSegment, group: TreeGroup) -> Bytes:
     """Zeros for the sums of a group, `[bins, leaves, W/8 << nu]`; a stash's trees share one bin."""
     payload = plan.value_bytes(segment) << segment.nu
     return aligned_zeros(1 if group.is_stash else group.num_trees, group.num_leaves, payload)
-
-
-def _layout(plan: Plan, segment: TreeSegment) -> tuple[Slots, int, int]:
-    """The permutations, and positions of a bin without and with padding."""
-    group = segment.groups[0]
-    return plan.permutations(segment), segment.theta, group.num_leaves << group.nu
 
 
 def _part(trees: Trees, span: slice) -> tuple[Bytes, Bytes]:

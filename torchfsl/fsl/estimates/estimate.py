@@ -48,6 +48,7 @@ class Estimate:
         cost: of both servers; None without prices.
         noise_seconds: of a server's cores, which `server_core_hours` has too: drawing its noise.
         noise_bytes: of `disk_bytes`: past noise, which is mapped and not loaded.
+        bounded_values: of the sum, whose norm a server compares with its bound; 0 without one.
     """
 
     clients: int
@@ -65,6 +66,7 @@ class Estimate:
     cost: float | None
     noise_seconds: float = 0.0
     noise_bytes: int = 0
+    bounded_values: int = 0
 
     def __str__(self) -> str:
         lines = [
@@ -82,6 +84,11 @@ class Estimate:
             lines.append(
                 f"of that its noise takes each server {self.noise_seconds:.3g} core-seconds a "
                 f"round, and {_bytes(self.noise_bytes)} of disk for the noise of past rounds"
+            )
+        if self.bounded_values:
+            lines.append(
+                "the bound on the aggregate adds no bytes, and two passes over "
+                f"{self.bounded_values:,} values"
             )
         if self.cost is not None:
             lines.append(f"rough cost of a round, both servers: {self.cost:,.2f}")
@@ -146,6 +153,7 @@ def estimate(
         cost=None if prices is None else 2 * (seconds / 3600 * prices[0] + sent / 1e9 * prices[1]),
         noise_seconds=rates.noise(plan),
         noise_bytes=kept,
+        bounded_values=sum(s.m * s.tau for s in plan.segments) * plan.sum_bound,
     )
 
 

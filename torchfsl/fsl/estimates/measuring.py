@@ -294,7 +294,8 @@ def _round(
         link = InProcess(watched[0], watched[1])
         mine = Client(plan, link, client_id=client).start_round(number, indices=wanted)
         mine.download()
-        mine.retrieve()
+        if plan.retrieving:
+            mine.retrieve()
         mine.submit(update)
         both = time.process_time() - start
         own.append(both - (sum(watch.seconds for watch in watched) - serving))

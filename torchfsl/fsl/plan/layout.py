@@ -43,8 +43,9 @@ class TreeSegment(Segment):
     """A segment and the trees over it; a dense one has none and travels as additive shares.
 
     Attributes:
-        num_bins: cuckoo bins B, a multiple of 3; 0 for full-domain trees and for `dense`.
-        theta: positions a bin.
+        num_bins: cuckoo bins B, a multiple of 3; 0 for full-domain trees and for `dense`. Public
+            bins are k_max.
+        theta: positions a bin, at most.
         nu: early termination, a leaf is a block of 2**nu positions.
         stash: trees over the whole index space (all of them, k_max, for full-domain trees).
         check_bytes: 32 when every tree carries a check word, by which the servers refuse a client
@@ -80,15 +81,20 @@ class TreeSegment(Segment):
         if not (0 <= self.nu <= 7 and self.num_bins >= 0 and 0 <= self.stash <= self.k_max):
             raise ParameterError(f"{where}: needs nu in 0..7, bins >= 0, stash in 0..k_max")
         if self.num_bins == 0:
-            if self.stash != self.k_max or self.theta != 0:
+            if self.stash != self.k_max or self.theta != 0 or self.binned:
                 raise ParameterError(f"{where}: full-domain trees need stash = k_max, theta 0")
+        elif self.binned:
+            if (self.num_bins, self.stash) != (self.k_max, 0):
+                raise ParameterError(f"{where}: public bins are k_max, without a stash")
+            if self.theta != ceil_div(self.m, self.num_bins):
+                raise ParameterError(f"{where}: theta of public bins is ceil(m / k_max)")
         elif (
             self.num_bins % NUM_HASHES
             or self.theta < 1
             or self.num_bins != NUM_HASHES * ceil_div(self.m, self.theta)
         ):
             raise ParameterError(f"{where}: bins must be 3 * ceil(m / theta)")
-        elif self.num_bins * self._padded(BIT_LEVELS if self.by_bits else self.nu) > MAX_POSITIONS:
+        if self.num_bins * self._padded(BIT_LEVELS if self.by_bits else self.nu) > MAX_POSITIONS:
             raise ParameterError(
                 f"{where}: more than {MAX_POSITIONS} slots in its bins: split it",
                 code="too-many-positions",
@@ -100,10 +106,17 @@ class TreeSegment(Segment):
 
     @property
     def mechanism(self) -> str:
-        """`dpf` (cuckoo bins), `full-domain` (one tree a row) or `dense` (additive shares)."""
+        """`dpf` (cuckoo bins), `bins` (public ones), `full-domain` (one tree a row), or `dense`."""
         if self.is_dense:
             return "dense"
+        if self.binned:
+            return "bins"
         return "dpf" if self.num_bins else "full-domain"
+
+    @property
+    def hashes(self) -> int:
+        """In how many bins a position lies: 1 of public ones, 3 of a cuckoo table."""
+        return 1 if self.binned else NUM_HASHES
 
     def describe(self) -> dict[str, str | int]:
         """See `Segment`."""

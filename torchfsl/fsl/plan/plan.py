@@ -214,6 +214,11 @@ class Plan(SubmodelPlan):
             return self.dense_values(segment)
         return segment.m * (segment.tau + self.lane_values)
 
+    @property
+    def bin_seed(self) -> bytes:
+        """See `SubmodelPlan`: neither server chose it."""
+        return bytes.fromhex(self.hash_seed)
+
     def permutations(self, segment: TreeSegment) -> Slots:
         """The public permutations of a segment's positions: `uint32[3, m]`."""
         return permutations(bytes.fromhex(self.hash_seed), segment.name, segment.m)
@@ -236,6 +241,10 @@ def _check_trees(plan: Plan) -> None:
         raise ParameterError("with check words, answers of retrieving segments carry tags")
     if plan.max_epochs > 1 and any(s.nu for s in plan.with_trees):
         raise ParameterError("max_epochs above 1 needs nu = 0: leaf blocks swell every hint")
+    if plan.max_epochs > 1 and any(s.binned for s in plan.with_trees):
+        raise ParameterError(
+            "max_epochs above 1 keeps trees, and public bins change each round: use max_epochs=1"
+        )
     if plan.max_epochs > 1 and not plan.with_trees:
         raise ParameterError("max_epochs above 1 keeps trees, and the plan has none")
 
@@ -253,10 +262,11 @@ def _check_payload(plan: Plan) -> None:
         or plan.max_epochs > 1
         or plan.dense
         or plan.retrieving
+        or any(segment.binned for segment in plan.segments)
     ):
         raise ParameterError(
             "masks need a 64-bit ring, trees, fresh ones each round, no lane, no norm bound, "
-            "and nothing to retrieve"
+            "no public bins, and nothing to retrieve"
         )
 
 

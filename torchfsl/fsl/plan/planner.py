@@ -47,6 +47,7 @@ class ModelPlanOptions(TypedDict, total=False):
         noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
         lane_sigma: see `Plan`.
         clip: see `Plan`; how clients keep `l2_bound`.
+        sum_bound: see `Plan`; None for one wherever `l2_bound` is given.
         proofs: see `Plan`; what clients prove of their counts or weights, or of their whole update.
             None takes what `default_proofs` says: `norm` with `l2_bound`, `lanes` with a lane.
         session: 16 bytes; from the operating system when None.
@@ -69,6 +70,7 @@ class ModelPlanOptions(TypedDict, total=False):
     noise_sigma: int
     lane_sigma: int
     clip: Clip
+    sum_bound: bool | None
     proofs: Proofs | None
     session: bytes | None
     hash_seed: bytes | None
@@ -148,6 +150,8 @@ def build_plan(
         check_unit(segment, encoding, l2_bound)
     proofs = fields.pop("proofs", None)
     fields |= drawn | {"max_epochs": max_epochs, "l2_bound": l2_bound}
+    if fields.get("sum_bound") is None:
+        fields["sum_bound"] = l2_bound > 0
     fields["proofs"] = _proofs(proofs, encoding, lane, l2_bound, tuple(segments), max_weight)
     plan = Plan(encoding=encoding, max_clients=max_clients, segments=tuple(segments), **fields)
     return with_headroom(plan)
@@ -253,9 +257,9 @@ def plan_segment(
             code="row-limit",
         )
     spec = dataclasses.replace(spec, k_max=min(spec.k_max, m))
-    base = TreeSegment(
-        m=m, stash=spec.k_max, check_bytes=checks[0], tag_bytes=checks[1], **vars_of(spec)
-    )
+    bins = {"num_bins": spec.k_max, "theta": ceil_div(m, spec.k_max)}
+    layout = bins if spec.binned else {"stash": spec.k_max}
+    base = TreeSegment(m=m, check_bytes=checks[0], tag_bytes=checks[1], **layout, **vars_of(spec))
     layouts = [s for s in _layouts(base) if s.nu == 0 or max_epochs == 1]
     return min(layouts, key=lambda s: (tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu))
 
@@ -270,12 +274,14 @@ def _dense(spec: SegmentSpec | TreeSegment, m: int) -> TreeSegment:
 def _layouts(base: TreeSegment) -> list[TreeSegment]:
     """Every layout worth pricing, each with every early termination.
 
-    Full-domain trees below the cuckoo rule's range; else bins of the largest safe size, and of
-    the powers of two below it, which save a whole tree level.
+    Public bins as they are. Full-domain trees below the cuckoo rule's range; else bins of the
+    largest safe size, and of the powers of two below it, which save a whole tree level.
     """
     shapes: list[tuple[int, int, int]] = []
-    layout = choose_layout(base.m, base.k_max)
-    if layout is None:
+    layout = None if base.binned else choose_layout(base.m, base.k_max)
+    if base.binned:
+        shapes.append((base.num_bins, base.theta, 0))
+    elif layout is None:
         shapes.append((0, 0, base.k_max))
     else:
         stash = stash_for(base.k_max)

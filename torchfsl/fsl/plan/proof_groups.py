@@ -145,10 +145,12 @@ def residues(
         squares: its shares of each call's sum of squares; beyond the groups there may be others.
         party: of the server.
     """
-    sums = {(g.kind, g.name): sum(squares[g.first_call : g.first_call + g.num_calls])
-            for g in groups}  # fmt: skip
-    totals = {(g.kind, g.name): _total(g, parts) for g in groups
-              if g.kind in ("lane", "claim", "weight")}  # fmt: skip
+    sums = {
+        (g.kind, g.name): sum(squares[g.first_call : g.first_call + g.num_calls]) for g in groups
+    }
+    totals = {
+        (g.kind, g.name): _total(g, parts) for g in groups if g.kind in ("lane", "claim", "weight")
+    }
     # w**2: what is public is party 0's.
     unit = sums["weight", ""] if proven.weighted else 1 - party
     zeros: list[tuple[str, int]] = []

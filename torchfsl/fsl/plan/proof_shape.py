@@ -11,7 +11,6 @@ from torchfsl.crypto import field128
 from torchfsl.crypto.flp import SumsOfSquares
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.layout import TreeSegment
-from torchfsl.fsl.suite import NUM_HASHES
 from torchfsl.submodel.segments import ceil_div
 
 MAX_CARRIES: Final = 16
@@ -70,7 +69,7 @@ def check_carries(num_sums: int, carry_bits: int) -> None:
 
 def row_trees(segment: TreeSegment) -> int:
     """R, in how many trees of one report one row can stand."""
-    return NUM_HASHES + segment.stash if segment.num_bins else segment.k_max
+    return segment.hashes + segment.stash if segment.num_bins else segment.k_max
 
 
 def check_leaves(trees: tuple[TreeSegment, ...]) -> None:

@@ -59,6 +59,7 @@ class LoadedReport:
             trees.roots,
             trees.public,
             hints.reshape(segment.num_trees, -1),
+            report.round_number,
         )
 
     def dense_share(self, segment: TreeSegment) -> Bytes:

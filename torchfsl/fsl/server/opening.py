@@ -26,8 +26,10 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server import commitments, proofs, ranges
 from torchfsl.fsl.server.commitments import RowCommitments
+from torchfsl.fsl.server.norms import Norms
 from torchfsl.fsl.server.reports import Report
 from torchfsl.kernels import ring
+from torchfsl.submodel import sum_bound
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.segments import subset_array
 
@@ -205,27 +207,38 @@ class Opening:
 
 
 def decode_shares(plan: Plan, first: Buffer, second: Buffer, clients: tuple[int, ...]) -> Opened:
-    """Add two servers' shares and cut the sums into segments; `ranges` zeroes what cannot be."""
+    """Add two servers' shares and cut the sums into segments; `ranges` zeroes what cannot be.
+
+    Raises:
+        ProtocolError: under `sum_bound`, more than reports make up whose proofs have held.
+    """
     ours, others = (share_by_segment(plan, share) for share in (first, second))
     opened = Opened({}, {}, len(clients), len(clients), clients)
+    norms = Norms(plan)
     for segment in plan.with_trees:
-        values = _decoded(plan, ours[segment.name], others[segment.name], segment, opened)
+        pair = ours[segment.name], others[segment.name]
+        values = _decoded(plan, pair, segment, opened, norms)
         values = _in_index_space(segment, values)
         if plan.lane_values:
             opened.lanes[segment.name] = values[:, 0]
         opened.sums[segment.name] = values[:, plan.lane_values :]
-    return _with_dense(plan, opened, ours, others)
+    opened = _with_dense(plan, opened, ours, others, norms)
+    norms.check(len(clients))
+    sum_bound.keep(plan, opened)
+    if opened.scaled:
+        log.warning("the sum exceeded its bound and was scaled: %s", opened.scaled)
+    return opened
 
 
 def _decoded(
-    plan: Plan, first: Buffer, second: Buffer, segment: TreeSegment, opened: Opened
+    plan: Plan, pair: tuple[Buffer, Buffer], segment: TreeSegment, opened: Opened, norms: Norms
 ) -> npt.NDArray[np.int64]:
     """Sums `[m, lanes + tau]` of a segment with trees; `opened` hears what was zeroed or cut.
 
     A few positions at a time, so that nothing but the sums themselves takes memory.
     """
     width, num_wrong, num_cut = plan.ring_bytes(segment), 0, 0
-    shares = [np.frombuffer(s, np.uint8).reshape(segment.m, -1, width) for s in (first, second)]
+    shares = [np.frombuffer(s, np.uint8).reshape(segment.m, -1, width) for s in pair]
     values = np.empty(shares[0].shape[:2], dtype=np.int64)
     step = max(1, _CHUNK // values.shape[1])
     for start in range(0, segment.m, step):
@@ -237,6 +250,7 @@ def _decoded(
             lane = part[:, 0] if plan.lane_values else None
             body = part[:, plan.lane_values :]
             fit = np.logical_and.reduce(fits, axis=1)
+            norms.add(segment, body, fits[:, plan.lane_values :])
             far = np.zeros(len(part), dtype=np.bool_)
             if lane is not None:
                 far = ranges.cut_lane(plan, segment, opened.num_clients, lane)
@@ -251,7 +265,11 @@ def _decoded(
 
 
 def _with_dense(
-    plan: Plan, opened: Opened, ours: dict[str, memoryview], others: dict[str, memoryview]
+    plan: Plan,
+    opened: Opened,
+    ours: dict[str, memoryview],
+    others: dict[str, memoryview],
+    norms: Norms,
 ) -> Opened:
     """The dense segments' sums, in front of which the total weight may stand."""
     weight, clamped = opened.total_weight, False
@@ -263,6 +281,7 @@ def _with_dense(
             clamped = clamped or weight != int(values[0]) or not bool(fits[0])
             values, fits, lane = values[1:], fits[1:], np.array([weight])
         values = values[:, None]
+        norms.add(segment, values, fits)
         far = ranges.cut(plan, segment, opened.num_clients, values, lane)
         wrong = ranges.zero_out_of_range(plan, segment, opened.num_clients, values, fits, lane)
         _count(opened, segment.name, *(int(np.count_nonzero(x)) for x in (wrong, far & ~wrong)))

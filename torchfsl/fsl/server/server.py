@@ -294,12 +294,18 @@ class Server(SecretHolder):
         """Add the peer's share: the exact sums. Ends the round and wipes its reports.
 
         Raises:
-            ProtocolError: the share is not the one committed to, or over another set.
+            ProtocolError: the share is not the one committed to, or over another set. Or no reports
+                with proofs that hold add up to the sum: a server has lied, and this one halts.
         """
         expect_state(self.state, Step.OPEN.before)
         share, opening = bodies.ShareBody.from_peer(self, peer_share), self._opening
         _end(self, tuple(opening.accepted))
-        opened = opening.open(share)
+        try:
+            opened = opening.open(share)
+        except ProtocolError as error:
+            if error.code == "sum-beyond-bound":
+                self.state = RoundState.HALTED
+            raise
         self._applied.given = True
         return opened
 

@@ -13,7 +13,6 @@ from typing import Final
 from torchfsl.fsl import messages
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.suite import NUM_HASHES
 from torchfsl.kernels.portable.proofs import HALF
 
 KEPT_BYTES: Final = 1 << 28
@@ -97,7 +96,7 @@ def sums_bytes(plan: Plan) -> int:
     # In index order, and one sub-table of one segment at a time.
     whole = [_whole(s) * plan.value_bytes(s) for s in plan.with_trees]
     part = [
-        _positions(g) // NUM_HASHES * plan.value_bytes(s)
+        _positions(g) // s.hashes * plan.value_bytes(s)
         for s in plan.with_trees
         for g in s.groups
         if not g.is_stash

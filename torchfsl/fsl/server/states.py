@@ -49,7 +49,7 @@ class Step(Enum):
     `reveal_counts` and `reveal_kept` are in place of `reveal` where `min_contributors` is above 1.
     A step in another state is a ProtocolError and changes nothing. `abandon_round` leads from any
     state but HALTED to IDLE, as too few reports or a peer's share that does not fit do. Different
-    models lead from `start` to HALTED, out of which nothing leads.
+    models lead from `start` to HALTED, a sum that cannot be from `open`. Nothing leads out of it.
     """
 
     OPEN_ROUND = ("open_round", RoundState.IDLE, RoundState.OPENING)

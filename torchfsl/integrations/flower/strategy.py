@@ -172,6 +172,8 @@ class SubmodelAveraging(FedAvg):
             log.warning("aggregate_train: the model stays as it is: %s", error)
             return None, metrics
         log.info("aggregate_train: the sum of %d reports is opened", self.opened.num_clients)
+        if self.opened.scaled:
+            log.warning("aggregate_train: it exceeded its bound: %s", self.opened.scaled)
         return _arrays(self.model), metrics
 
     def configure_evaluate(

@@ -14,6 +14,7 @@ from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import NUM_HASHES
 from torchfsl.kernels.backends import kernels, num_threads
+from torchfsl.submodel.bins import PublicBins
 from torchfsl.submodel.segments import ceil_div
 from torchfsl.types import Bytes, Indices
 
@@ -55,6 +56,11 @@ class Cut:
     def places(self, i: int) -> range:
         """The places of sub-table i that lie in its bins, those behind the last row left out."""
         segment = self.segment
+        if segment.binned:
+            first, last = (
+                b * segment.m // segment.num_bins for b in (self.bins.start, self.bins.stop)
+            )
+            return range(first, last)
         each = segment.num_bins // NUM_HASHES
         ends = (bin_ - i * each for bin_ in (self.bins.start, self.bins.stop))
         return range(*(min(segment.m, min(max(0, end), each) * segment.theta) for end in ends))
@@ -109,15 +115,19 @@ def piece_of(rows: range, piece: int, pieces: int) -> range:
 class Places:
     """Where the positions of a segment lie in a shard's bins.
 
-    Memory: 4 bytes for the row and 4 for the place of each, 24 m over the number of shards; as much
-    again while they are made, twice.
+    Memory: 4 bytes for the row and 4 for the place of each, 24 m over the number of shards (8 m of
+    public bins); as much again while they are made, twice.
     """
 
-    def __init__(self, plan: Plan, cut: Cut) -> None:
-        """Make the shard's part of the public permutations."""
+    def __init__(self, plan: Plan, cut: Cut, round_number: int = 0) -> None:
+        """Make the shard's part of the public permutations, of public bins those of a round."""
         segment, group = cut.segment, cut.bin_group
         self._tables: list[tuple[Slots, Slots]] = []
         if group is None or not cut.bins:
+            return
+        if segment.binned:
+            bins = plan.public_bins(segment, round_number)
+            self._tables.append(_binned(bins, cut, group.num_leaves << group.nu))
             return
         padded, theta = group.num_leaves << group.nu, segment.theta
         each = segment.num_bins // NUM_HASHES
@@ -139,6 +149,16 @@ class Places:
             part = positions[first:last].astype(np.int64) - rows.start
             pairs.append((part, slots[first:last]))
         return pairs
+
+
+def _binned(bins: PublicBins, cut: Cut, padded: int) -> tuple[Slots, Slots]:
+    """Rows, increasing, of the shard's public bins, and the place of each among its slots."""
+    mine = cut.places(0)
+    places = np.arange(mine.start, mine.stop)
+    rows, (owner, within) = bins.positions(places), bins.part(places)
+    slots = (owner - np.uint64(cut.bins.start)) * np.uint64(padded) + within
+    order = np.argsort(rows)
+    return rows[order].astype(np.uint32), slots[order].astype(np.uint32)
 
 
 def subtrees(cut: Cut, key: bytes, roots: Bytes, cw: Bytes, cw_right: Bytes) -> Bytes:

@@ -18,7 +18,7 @@ from torchfsl.fsl.costs import predict
 from torchfsl.fsl.estimates.measuring import Rates, measured_rates
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server import sizes
-from torchfsl.fsl.suite import FOLD_BYTES, NUM_HASHES
+from torchfsl.fsl.suite import FOLD_BYTES
 from torchfsl.integrations.ray.cuts import Cut, cuts_of
 from torchfsl.integrations.ray.front import PIECE_BYTES, ROWS_BYTES
 from torchfsl.integrations.ray.packing import Packing
@@ -181,7 +181,7 @@ def _held(plan: Plan, cut: Cut) -> int:
     a_leaf = plan.value_bytes(segment) << segment.nu
     if segment.retrieve:
         a_leaf += (segment.row_bytes << segment.nu) + segment.tag_bytes
-    places = sum(len(cut.places(i)) for i in range(NUM_HASHES)) if bins is not None else 0
+    places = sum(len(cut.places(i)) for i in range(segment.hashes)) if bins is not None else 0
     return leaves * a_leaf + places * _PLACE_BYTES
 
 

@@ -62,7 +62,9 @@ class ShardedEvaluator:
         if plan.noise_taps:
             raise ParameterError(
                 "shards draw noise that is independent over rounds: calibrate with band=1, or run "
-                "the server without Ray", code="unsupported-plan")  # fmt: skip
+                "the server without Ray",
+                code="unsupported-plan",
+            )
         self._plan, self._party, self._draw = plan, party, draw
         self.shards = Shards(plan, party, open_grid, early=early)
         self._sums = FrontSums(plan, party, release, self.shards, checkpoint_windows)

@@ -253,15 +253,16 @@ class FrontSums:
     ) -> Iterator[tuple[tuple[int, int], dict[str, Bytes] | None]]:
         """What shards finish, by shard and piece; None where one did not hold all windows."""
         grid, expected = self._shards.grid, Windows(range(len(self._windows)))
+        round_number = next((r.round_number for r in self._reports.values()), 0)
         under_way: deque[tuple[tuple[int, int], object]] = deque()
         for number, piece in due:
-            whose = (number, piece, pieces)
+            whose = (round_number, number, piece, pieces)
             others = [
                 grid.send(shard, "partial", self.epoch, expected, *whose)
                 for shard in range(grid.size)
                 if shard != number
             ]
-            how = (self.epoch, expected, noisy, piece, pieces)
+            how = (self.epoch, expected, round_number, noisy, piece, pieces)
             sent = grid.send(number, "finish", *how, *others)
             under_way.append(((number, piece), sent))
             if len(under_way) > _PIECES_UNDER_WAY:

@@ -51,6 +51,7 @@ class Shard:
         self._packing = Packing(plan, self._cuts)
         self._asked = Packing(plan, self._cuts, questions=True)
         self._places = {name: Places(plan, cut) for name, cut in self._cuts.items()}
+        self._round = 0  # of the places of public bins
         self._sums: dict[str, SegmentSums] = {}
         self._tables: dict[str, SegmentTables] = {}
         self._model_rows, self._epoch, self._held = b"", -1, Windows()
@@ -139,9 +140,15 @@ class Shard:
             self._forget_rows()
 
     def partial(
-        self, epoch: int, expected: Windows, number: int, piece: int, pieces: int
+        self,
+        epoch: int,
+        expected: Windows,
+        round_number: int,
+        number: int,
+        piece: int,
+        pieces: int,
     ) -> dict[str, Bytes] | None:
-        """What this shard gives to a piece of the rows of shard `number`.
+        """What this shard gives to a piece of the rows of shard `number`, in this round.
 
         None unless it holds `expected`.
         """
@@ -149,12 +156,14 @@ class Shard:
             return None
         cuts = cuts_of(self._plan, number, self._count)
         rows = {name: piece_of(cut.rows, piece, pieces) for name, cut in cuts.items()}
-        return {name: self._sum(name).partial(part) for name, part in rows.items()}
+        places = self._places_in(round_number)
+        return {name: self._sum(name).partial(part, places[name]) for name, part in rows.items()}
 
     def finish(
         self,
         epoch: int,
         expected: Windows,
+        round_number: int,
         noisy: bool,
         piece: int,
         pieces: int,
@@ -164,7 +173,7 @@ class Shard:
 
         None unless it holds `expected`, as the others did whose `partial` for it is given.
         """
-        own = self.partial(epoch, expected, self._number, piece, pieces)
+        own = self.partial(epoch, expected, round_number, self._number, piece, pieces)
         given = [part for part in others if part is not None]
         if own is None or len(given) < len(others):
             return None
@@ -209,9 +218,16 @@ class Shard:
 
     def _sum(self, name: str) -> SegmentSums:
         if name not in self._sums:
-            cut, places = self._cuts[name], self._places[name]
-            self._sums[name] = SegmentSums(self._plan, cut, places, self._party)
+            self._sums[name] = SegmentSums(self._plan, self._cuts[name], self._party)
         return self._sums[name]
+
+    def _places_in(self, round_number: int) -> dict[str, Places]:
+        if round_number != self._round:
+            self._round = round_number
+            for name, cut in self._cuts.items():
+                if cut.segment.binned:
+                    self._places[name] = Places(self._plan, cut, round_number)
+        return self._places
 
     def _masks_of(self, verify_key: bytes) -> dict[str, checks.FoldMasks]:
         if self._masks[0] != verify_key:

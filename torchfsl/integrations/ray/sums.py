@@ -24,9 +24,9 @@ class SegmentSums:
         arrays: bins `[trees, leaves, W/8 << nu]` and subtrees `[nodes, leaves, W/8 << nu]`.
     """
 
-    def __init__(self, plan: Plan, cut: Cut, places: Places, party: int) -> None:
+    def __init__(self, plan: Plan, cut: Cut, party: int) -> None:
         """Start at zero."""
-        self._cut, self._places, self._party = cut, places, party
+        self._cut, self._party = cut, party
         self._width = plan.ring_bytes(cut.segment)
         self._row = plan.value_bytes(cut.segment)
         block = self._row << cut.segment.nu
@@ -63,14 +63,14 @@ class SegmentSums:
             ]
             self._accumulate(jobs, sign, subtrees_sums)
 
-    def partial(self, rows: range) -> Bytes:
-        """What the shard's trees give to these positions: `[rows, W/8]`."""
+    def partial(self, rows: range, places: Places) -> Bytes:
+        """What the shard's trees give to these positions, by the round's places: `[rows, W/8]`."""
         cut, out = self._cut, np.zeros((len(rows), self._row), dtype=np.uint8)
         bins, below = (array.reshape(-1, self._row) for array in self.arrays)
         first = cut.nodes.start * cut.node_leaves << cut.segment.nu
         for part in row_parts(len(rows), self._row):
             own, some = out[part], rows[part]
-            for positions, slots in self._places.within(some):
+            for positions, slots in places.within(some):
                 if len(positions) == len(own):  # all of them, in order
                     self._gather(bins, slots, own)
                 elif len(positions):

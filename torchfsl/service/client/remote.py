@@ -45,9 +45,12 @@ class RemoteTransport:
     """A client's transport to both servers; see `torchfsl.fsl.transport.Transport`."""
 
     def __init__(
-        self, links: Links, plan: Plan, outbox: Outbox | None = None,
+        self,
+        links: Links,
+        plan: Plan,
+        outbox: Outbox | None = None,
         sent: SentReports | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._links, self._plan, self._outbox, self._sent = links, plan, outbox, sent
         self._trees: dict[int, bytes] = {}
         self._report: dict[int, bytes] = {}

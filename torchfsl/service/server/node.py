@@ -51,9 +51,15 @@ class Node:
     """
 
     def __init__(
-        self, party: int, folder: Path, authorities: Authorities, settings: NodeSettings,
-        key: SealKey | None = None, *, witness: Path | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        party: int,
+        folder: Path,
+        authorities: Authorities,
+        settings: NodeSettings,
+        key: SealKey | None = None,
+        *,
+        witness: Path | None = None,
+    ) -> None:
         """Go on where the state in the folder ends."""
         self.party, self._authorities, self._key = party, authorities, key
         self.storage = Storage(party, folder, settings, witness)

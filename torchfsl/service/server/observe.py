@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 import shutil
 
+from torchfsl.fsl.server.norms import LIED
 from torchfsl.service.net.trust import Trust, Validity
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.health import Health
@@ -113,6 +114,11 @@ def watch_all(
     )
     _watch_budget(observer, node)
     watch("halted", "1 if the session is halted.", lambda: float(bool(node.storage.halted)))
+    watch(
+        "sum_beyond_bound",
+        "1 if it is halted since a server lied about its share.",
+        lambda: float(LIED in node.storage.halted),
+    )
     watch("stalled", "1 while waiting for the peer.", lambda: float(bool(station.stalled)))
     watch(
         "peer_unreachable",
@@ -179,3 +185,8 @@ def _watch_rounds(observer: Observer, node: Node, station: Station) -> None:
         ("rounds_unopened", "Rounds of the task that ended unopened.", StoredState.UNOPENED),
     ):
         observer.count(name, text, lambda state=state: {"": rounds(state)})  # type: ignore[misc]
+    observer.count(
+        "sums_scaled",
+        "Rounds of the task whose sum exceeded its bound and was scaled.",
+        lambda: {"": float(node.storage.sums_scaled)},
+    )

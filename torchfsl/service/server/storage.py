@@ -187,6 +187,7 @@ class Storage:
             self.ledger.put_setting("halted", None)
             self.ledger.put_setting(used, b"1")
             self.ledger.put_setting("opened", None)
+            self.ledger.put_setting("scaled", None)
             self.ledger.delete_participations()
             forget_noise(self.ledger)
             _put_model_version(self.ledger, 0, model.digest(), file)
@@ -261,15 +262,25 @@ class Storage:
         """Rounds of the task in which this server's share may have left it."""
         return int(self.ledger.setting("opened") or b"0")
 
+    @property
+    def sums_scaled(self) -> int:
+        """Rounds of the task whose sum exceeded its bound and was scaled."""
+        return int(self.ledger.setting("scaled") or b"0")
+
     def end_applied(self, number: int, opened: Opened, server: Server) -> None:
         """Store the sums and the next model, count the round as applied, wipe its reports."""
         version, before = int(self.model_version["version"]) + 1, self._model_file().name
         file = f"version-{version}.fsl"
         vault.write_whole(self.folder / "opened.fsl", vault.encode_opened(opened, number))
         vault.write_whole(self.folder / "models" / file, encode_model(server.model, version))
+        said = [f"{name} was scaled by {left:.3g}" for name, left in opened.scaled.items()]
+        fields: dict[str, Any] = {"state": StoredState.APPLIED, "accepted": opened.num_clients}
         with self.ledger.transaction():
             _put_model_version(self.ledger, version, server.model.digest(), file)
-            self._end(number, server, state=StoredState.APPLIED, accepted=opened.num_clients)
+            if said:
+                self.ledger.put_setting("scaled", b"%d" % (self.sums_scaled + 1))
+                fields["reason"] = f"the sum exceeded its bound: {', '.join(said)}"
+            self._end(number, server, **fields)
         self._drop_models(file, before)
         self._wipe_log()
         if self.halted or 0 < server.plan.max_rounds <= self.rounds_opened:

@@ -73,7 +73,7 @@ class RoundRow:
         reports: complete reports at the close.
         accepted: reports in the sum.
         bytes: of all messages.
-        reason: why it was not opened.
+        reason: why it was not opened, or that its sum was scaled.
     """
 
     number: int

@@ -52,6 +52,7 @@ def encode_opened(opened: Opened, round_number: int) -> bytes:
         "cut": opened.cut,
         "weight_clamped": opened.weight_clamped,
         "withheld": opened.withheld,
+        **({"scaled": opened.scaled} if opened.scaled else {}),
     }
     return arrays.encode(values, meta)
 
@@ -77,6 +78,7 @@ def decode_opened(data: bytes) -> tuple[Opened, int]:
             cut={str(name): int(count) for name, count in meta.get("cut", {}).items()},
             weight_clamped=bool(meta["weight_clamped"]),
             withheld={str(name): int(count) for name, count in meta["withheld"].items()},
+            scaled={str(name): float(left) for name, left in meta.get("scaled", {}).items()},
         )
         return opened, int(meta["round"])
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:

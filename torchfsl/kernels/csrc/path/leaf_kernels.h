@@ -205,6 +205,27 @@ FSL_INLINE void hash_step(const typename V::Key& key, typename V::R* at) {
   for (int i = 0; i < 8; ++i) V::store(at + i, x[i]);
 }
 
+// The counters are public, the key is not.
+template <class V>
+void counter_blocks(const CounterArgs& args) {
+  constexpr std::size_t kStep = 8 * V::kLanes;
+  const typename V::Key key = V::make_key(*args.key);
+  alignas(64) std::uint8_t blocks[16 * kStep];
+  for (std::size_t done = 0; done < args.num_blocks; done += kStep) {
+    for (std::size_t i = 0; i < kStep; ++i) {
+      const std::uint64_t number = __builtin_bswap64(args.first + done + i);
+      std::memcpy(blocks + 16 * i, args.prefix, 8);
+      std::memcpy(blocks + 16 * i + 8, &number, 8);
+    }
+    typename V::R x[8];
+    for (int i = 0; i < 8; ++i) x[i] = V::load(blocks + i * sizeof x[0]);
+    V::encrypt(key, x);
+    for (int i = 0; i < 8; ++i) V::store(blocks + i * sizeof x[0], x[i]);
+    const std::size_t left = args.num_blocks - done;
+    std::memcpy(args.out + 16 * done, blocks, 16 * (left < kStep ? left : kStep));
+  }
+}
+
 // Keeps 8 registers in flight over a 4 KiB buffer: the rate that no use of the hash can exceed.
 template <class V>
 void hash_blocks(const KeySchedule& schedule, std::size_t num_blocks, void* memory) {

@@ -69,6 +69,15 @@ struct ConvertArgs {
   std::uint8_t* out;
 };
 
+// AES_key(prefix, first), AES_key(prefix, first + 1), ...: 8 bytes, then a big-endian number.
+struct CounterArgs {
+  const KeySchedule* key;
+  const std::uint8_t* prefix;
+  std::uint64_t first;
+  std::size_t num_blocks;
+  std::uint8_t* out;
+};
+
 struct HintArgs {
   const KeySchedule* key;
   const std::uint8_t* leaf[2];
@@ -194,6 +203,7 @@ struct Path {
                        std::size_t begin, std::size_t end);
   void (*convert)(const ConvertArgs&, void* arena);
   void (*hint_gen)(const HintArgs&, void* arena);
+  void (*counter_blocks)(const CounterArgs&);
   // Hashes about `num_blocks` blocks of a buffer that stays in the first-level cache.
   void (*hash_blocks)(const KeySchedule&, std::size_t num_blocks, void* arena);
   CheckPath checks;

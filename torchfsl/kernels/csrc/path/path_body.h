@@ -37,6 +37,7 @@ constexpr Path make_path(const char* name) {
           rows_by_bits<V>,
           convert<V>,
           hint_gen<V>,
+          counter_blocks<V>,
           hash_blocks<V>,
           {check_gen<V>,
            verify<V>,

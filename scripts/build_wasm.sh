@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The client core as WebAssembly: one file without a runtime of JavaScript, see docs/client-core.md.
+#
+#   scripts/build_wasm.sh OUT.wasm            as a release has it
+#   scripts/build_wasm.sh OUT.wasm --tape     with random bytes of the tests' choice
+#
+# Needs em++ (Debian: emscripten). Without SIMD: emscripten 3.1.6 computes wrong tags with it.
+set -euo pipefail
+
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+SOURCES=$ROOT/torchfsl/kernels/csrc
+OUT=${1:?usage: scripts/build_wasm.sh OUT.wasm [--tape]}
+if ! command -v em++ >/dev/null; then
+    printf 'build_wasm: em++ is missing: apt-get install emscripten\n' >&2
+    exit 1
+fi
+files=("$SOURCES"/client/{client,encode,hash,json,keys,plan,prove,round,seal,statement,support,trees}.cc
+    "$SOURCES"/host/{check_kernels,dispatch,kernels,matching,order,parallel,polynomials}.cc
+    "$SOURCES"/simd/aes_key.cc "$SOURCES"/path/path_portable.cc)
+exported=_malloc,_free
+options=()
+if [ "${2:-}" = --tape ]; then options+=(-DTORCHFSL_CLIENT_TAPE); fi
+for name in $(sed -n 's/^TFSL_API.* \**\(tfsl_[a-z_]*\)(.*/\1/p' "$SOURCES/client/torchfsl_client.h"); do
+    if [ "${name#tfsl_test_}" = "$name" ] || [ "${2:-}" = --tape ]; then exported+=,_$name; fi
+done
+# System libraries that emscripten builds at its first use lie beside the kernels' other builds.
+export EM_CACHE=${EM_CACHE:-$ROOT/build/emscripten}
+mkdir -p -- "$EM_CACHE" "$(dirname -- "$OUT")"
+em++ -std=gnu++20 -O2 -fwasm-exceptions -fvisibility=hidden -ffile-prefix-map="$ROOT"=. \
+    -I"$SOURCES"/client -I"$SOURCES"/host -I"$SOURCES"/path -I"$SOURCES"/simd "${options[@]}" \
+    --no-entry -sSTANDALONE_WASM=1 -sALLOW_MEMORY_GROWTH=1 -sEXPORTED_FUNCTIONS="$exported" \
+    -o "$OUT" "${files[@]}"

@@ -1,0 +1,39 @@
+"""The program that fuzzes the core, without sanitizers; `scripts/checks/native.sh` has them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.client_core import build
+from torchfsl.fsl.plan.plan import Plan
+
+PLANS = Path(__file__).with_name("plans.txt")
+pytestmark = pytest.mark.slow
+
+
+def run(*arguments: str) -> str:
+    if not shutil.which("cmake"):
+        pytest.skip("cmake is not installed: apt-get install cmake")
+    program = build("fuzz_client") / "fuzz_client"
+    done = subprocess.run([program, PLANS, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_its_plans_are_of_all_kinds() -> None:
+    plans = [Plan.from_json(line) for line in PLANS.read_text().splitlines()]
+    assert {plan.proofs for plan in plans} == {"none", "lanes", "norm"}
+    assert {plan.lane for plan in plans} == {"none", "count", "weight"}
+    assert any(plan.late and plan.statement and not plan.retrieving for plan in plans)
+
+
+def test_seeded_inputs_break_nothing() -> None:
+    assert "500 inputs" in run("500", "3")
+
+
+def test_every_allocation_of_a_round_may_fail() -> None:
+    assert run("allocations").count("allocations failed") == 3
