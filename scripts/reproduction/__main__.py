@@ -254,7 +254,7 @@ __doc__ = f"{__doc__}\ntables:\n" + "\n".join(f"  {n:21} {text}" for n, text in 
     option("--workers", 1, "tables 7 and 8, beyond: processes of clients (the model is the same)"),
     option(
         "--table",
-        about="sefl: perplexity by dropouts, costs, or costs at the paper's size",
+        about="sefl: by dropouts, or costs",
         choices=_SEFL,
         dest="part",
     ),
