@@ -231,8 +231,8 @@ class Partition:
     Attributes:
         clients: number of clients.
         scheme: `iid`, `dirichlet` for label-skewed clients, `two-labels`: the samples sorted by
-            label, two pieces of them for each client (McMahan et al.), or `writers`: each client is
-            one writer of LEAF's FEMNIST, or of a made set under `--data synthetic`.
+            label, two pieces of them for each client (McMahan et al.). With `writers` each client
+            is one writer of LEAF's FEMNIST, or of a made set under `--data synthetic`.
         alpha: concentration of `dirichlet`; small means few labels a client.
     """
 
