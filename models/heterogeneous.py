@@ -136,6 +136,28 @@ def resnet10(**sizes: int) -> ResNet:
     return ResNet(blocks=4, **sizes)
 
 
+def resnet_of_pairs(pairs: tuple[int, ...], *, size: int = 64, classes: int = 200) -> Classifier:
+    """A convolution of 64 maps, four stages of so many residual blocks, average pooling.
+
+    Two blocks in each stage are ResNet-18's layers; the paper's ResNet-14 and ResNet-16 have two
+    and one block fewer. It does not say in which stages.
+
+    Args:
+        pairs: residual blocks by stage, each of two convolutions.
+        size: side of the images, a multiple of 8.
+        classes: number of classes.
+    """
+    layers: list[nn.Module] = [*_conv(3, 64), nn.ReLU()]
+    before = 64
+    for stage, count in enumerate(pairs):
+        for number in range(count):
+            after = 64 << stage
+            layers.append(Residual(before, after, stride=2 if stage and not number else 1))
+            before = after
+    features = nn.Sequential(*layers, nn.AvgPool2d(size >> (len(pairs) - 1)), nn.Flatten())
+    return Classifier(features, before, classes)
+
+
 class MnistMLP(Classifier):
     """Two hidden layers of 128 and 64 units: 109,386 parameters."""
 

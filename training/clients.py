@@ -9,9 +9,9 @@ from typing import Final
 
 import torch
 
-from models import Sharded
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.round import Round
+from torchfsl.sesa import Sharded
 from torchfsl.submodel.aggregation import Participant, RoundSession
 from training.aggregations.dropout import DroppedOut
 from training.attached import Attached

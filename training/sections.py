@@ -233,13 +233,14 @@ class Partition:
 
     Attributes:
         clients: number of clients.
-        scheme: `iid`, `dirichlet` for label-skewed clients, or `two-labels`: the samples sorted by
-            label, two pieces of them for each client (McMahan et al.).
+        scheme: `iid`, `dirichlet` for label-skewed clients, `two-labels`: the samples sorted by
+            label, two pieces of them for each client (McMahan et al.). With `writers` each client
+            is one writer of LEAF's FEMNIST, or of a made set under `--data synthetic`.
         alpha: concentration of `dirichlet`; small means few labels a client.
     """
 
     clients: int = 100
-    scheme: Literal["iid", "dirichlet", "two-labels"] = "iid"
+    scheme: Literal["iid", "dirichlet", "two-labels", "writers"] = "iid"
     alpha: float = 0.5
 
     def __post_init__(self) -> None:

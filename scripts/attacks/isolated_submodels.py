@@ -25,13 +25,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from models import MLP, Sharded
+from models import MLP
 from scripts.attacks.result import AttackResult
 from scripts.parties import zeros
 from scripts.program import Options, option, program
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
-from torchfsl.sesa import Server, SesaPlan, Width, build_plan, run_round
+from torchfsl.sesa import Server, SesaPlan, Sharded, Width, build_plan, run_round
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update

@@ -45,6 +45,7 @@ from scripts.reproduction import (
     secemb,
     sefl,
     sesa,
+    sesa_attack,
     systems,
 )
 from scripts.reproduction.results import TABLES as ONE_RUN
@@ -52,12 +53,16 @@ from scripts.reproduction.results import write_result
 from training.sections import ConfigError
 
 RUN_FOLDER = Path("runs") / "reproduce"
-_SEFL = ("1", "costs")
+_SEFL = ("1", "costs", "papersize")
 
 
 def _sefl(o: Options) -> dict[str, Any]:
     if o.part == "costs":
         return sefl.parties(o.data, o.paillier_python)
+    if o.part == "papersize":
+        return sefl.papersize()
+    if o.figure == "3":
+        return sefl.figure3(o.data, RUN_FOLDER, o.seed[0], o.rounds or sefl.ROUNDS[4])
     if o.part == "1":
         return sefl.table1(o.data, RUN_FOLDER, o.seed, o.rounds or sefl.ROUNDS[1])
     blocks = [1, *(block for block in o.block if block > 1)]
@@ -108,6 +113,23 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     "privhfl-costs": (
         "bytes and seconds of a private query",
         lambda _: privhfl_costs.privhfl_costs(),
+    ),
+    "privhfl-tiny": (
+        "a query of Tiny ImageNet's networks, random weights",
+        lambda _: privhfl_costs.tiny(),
+    ),
+    "privhfl-batches": ("a query in batches up to 64", lambda _: privhfl_costs.batches()),
+    "sesa-speed": (
+        "rounds of SESA and FedRolex, each at its best rate",
+        lambda o: sesa.speed(o.data, RUN_FOLDER, o.seed, o.rounds or sesa.SPEED_ROUNDS),
+    ),
+    "sesa-writers": (
+        "each client a writer: DATA/femnist in LEAF's layout, else a made federated set",
+        lambda o: sesa.writers(o.data, RUN_FOLDER, o.seed, o.rounds or sesa.ROUNDS),
+    ),
+    "sesa-attack": (
+        "samples read off sums, section III, for 2 to 30 clients",
+        lambda o: sesa_attack.sesa_attack(o.data),
     ),
     "systems": ("all systems on one task, MNIST", functools.partial(_systems, "mnist")),
     "systems-cifar10": ("the same on CIFAR-10", functools.partial(_systems, "cifar10")),
@@ -231,8 +253,13 @@ __doc__ = f"{__doc__}\ntables:\n" + "\n".join(f"  {n:21} {text}" for n, text in 
     ),
     option("--threads", 1, "table7: of one run (sums may differ by them)"),
     option("--workers", 1, "tables 7 and 8, beyond: processes of clients (the model is the same)"),
-    option("--table", about="sefl: perplexity by dropouts, or costs", choices=_SEFL, dest="part"),
-    option("--figure", about="sefl: perplexity by block size", choices=["4"]),
+    option(
+        "--table",
+        about="sefl: by dropouts, or costs",
+        choices=_SEFL,
+        dest="part",
+    ),
+    option("--figure", about="sefl: perplexity with noise, or by block size", choices=["3", "4"]),
     option("--block", list(sefl.BLOCKS), "sizes of sefl --figure 4, 1 always", choices=sefl.BLOCKS),
     option("--large", False, "table5: 2^25 weights, too (10 GB)"),
     option("--clients", 100, "din: clients in the round"),
@@ -244,7 +271,7 @@ def main(options: Options) -> None:
     """Run one table."""
     table, parts = options.table, [options.part, options.figure]
     if parts.count(None) != (1 if table == "sefl" else 2):
-        raise UsageError("sefl takes --table 1, --table costs or --figure 4, and the others none")
+        raise UsageError("sefl takes one of --table and --figure, and the others none")
     if table in RUNS:
         RUNS[table][1](options)
         return

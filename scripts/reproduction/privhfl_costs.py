@@ -27,15 +27,22 @@ CIFAR: dict[str, Callable[[], nn.Module]] = {
 BATCHES = {"tables": (1, 4, 8), "trees": (1, 2)}
 """Queries at once: a plan refuses more than 256 MB of a batch in one message."""
 
+TINY: dict[str, tuple[int, ...]] = {
+    "ResNet-14": (2, 2, 1, 1),
+    "ResNet-16": (2, 2, 2, 1),
+    "ResNet-18": (2, 2, 2, 2),
+}
+"""Residual blocks by stage; of Tiny ImageNet, with random weights."""
+LARGE = (16, 32, 64)
+"""Batches of figure 8 that are dealt in parts."""
+
 MNIST_BATCHES = (128, 256, 512, 1024, 2048)
 PARTIES = ("querying", "answering", "server")
 
 
 def privhfl_costs() -> dict[str, Any]:
     """Bytes and processor seconds of a query."""
-    torch.set_num_threads(1)
-    os.environ["TORCHFSL_THREADS"] = "1"
-    keep_freed_memory()
+    _alone()
     networks: dict[str, dict[str, Any]] = {}
     for name, build in CIFAR.items():
         torch.manual_seed(0)
@@ -56,6 +63,38 @@ def privhfl_costs() -> dict[str, Any]:
             for name, build in (("CNet2 (ReLU)", cnet), ("MLP", mlp))
         },
     }
+
+
+def tiny() -> dict[str, Any]:
+    """A query of Tiny ImageNet's networks with random weights, whose costs are those of any."""
+    _alone()
+    networks = {}
+    for name, pairs in TINY.items():
+        torch.manual_seed(0)
+        module = models.resnet_of_pairs(pairs).eval()
+        found = cost(module, (3, 64, 64), 1, "tables")
+        networks[name] = {"parameters": sum(p.numel() for p in module.parameters()), **found}
+    return {"environment": bench_measure.environment(), "networks": networks}
+
+
+def batches() -> dict[str, Any]:
+    """A query in large batches, by network; and the most memory that the process has held."""
+    _alone()
+    networks: dict[str, Any] = {}
+    for name, build in CIFAR.items():
+        torch.manual_seed(0)
+        module = build().eval()
+        networks[name] = {str(batch): cost(module, (3, 32, 32), batch, "tables") for batch in LARGE}
+    peak = bench_measure.peak_memory_bytes()
+    environment = bench_measure.environment()
+    return {"environment": environment, "networks": networks, "peak_memory_bytes": peak}
+
+
+def _alone() -> None:
+    """One thread."""
+    torch.set_num_threads(1)
+    os.environ["TORCHFSL_THREADS"] = "1"
+    keep_freed_memory()
 
 
 def cost(

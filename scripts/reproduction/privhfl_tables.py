@@ -160,7 +160,7 @@ def _one(cells: Figures, name: str, baseline: bool = False) -> str:
         return "not run"
     before, _, gain, least, runs = _gain(cell)
     start = f"from {before} " if baseline else ""
-    return f"{start}{gain} ({least}; {runs} seed{'s' if runs > 1 else ''})"
+    return f"{start}{gain} ({least}, {runs} seed{'s' if runs > 1 else ''})"
 
 
 def _list(cells: Figures, labels: Iterable[str]) -> str:
@@ -197,6 +197,13 @@ def _by_alpha(cells: Figures) -> str:
     return "; ".join(found)
 
 
+def _by_samples(cells: Figures) -> Iterator[str]:
+    for task, data in DATA.items():
+        for number in PRIVATE[task]:
+            if (name := f"{task}-samples-{number}") in cells:
+                yield f"{data}, {number} samples: {_one(cells, name, True)}"
+
+
 @of_cells("privhfl-studies", "figure and its claim | ours, gain (least gain of a client)")
 def _studies(cells: Figures) -> list[tuple[str, str]]:
     return [
@@ -214,9 +221,51 @@ def _studies(cells: Figures) -> list[tuple[str, str]]:
         ("15: smaller alpha, lower accuracy, still a gain", _by_alpha(cells)),
         (
             "16: more private samples are better",
-            "; ".join(f"{n} samples: {_one(cells, f'mnist-samples-{n}', True)}" for n in PRIVATE),
+            "; ".join(_by_samples(cells)),
         ),
     ]
+
+
+@of_cells("privhfl-figure7", "gain of | 1,000 | 2,500 | 5,000 queries")
+def _architectures(cells: Figures) -> Iterator[tuple[str, ...]]:
+    """By network of CIFAR-10, over clients and seeds."""
+    for name, gains in by_architecture(cells).items():
+        yield name, *gains
+
+
+@of_cells("privhfl-worst", "MNIST, labels by alpha | the worst client")
+def _unlucky(cells: Figures) -> Iterator[tuple[str, str]]:
+    for alpha in ALPHAS:
+        if (cell := cells.get(f"mnist-alpha-{alpha:g}")) is not None:
+            yield f"{alpha:g}", worst(_seeds(cell))
+
+
+def worst(runs: list[Figures]) -> str:
+    """The client that gains least in any seed: its number, network and gain."""
+    gains = [
+        (after - before, seed, client, run["architectures"][client])
+        for seed, run in enumerate(runs)
+        for client, (before, after) in enumerate(
+            zip(run["baselines"], run["accuracies"], strict=True)
+        )
+    ]  # fmt: skip
+    gain, seed, client, network = min(gains)
+    return f"client {client} of seed {seed}, {network}, {100 * gain:+.1f}"
+
+
+def by_architecture(cells: Figures) -> dict[str, list[str]]:
+    """Mean gains of CIFAR-10's networks, by number of queries."""
+    found: dict[str, list[str]] = {}
+    for number in QUERIES["cifar10"]:
+        gains: dict[str, list[float]] = {}
+        for run in _seeds(cells[f"cifar10-mixup-{number}"]):
+            for name, before, after in zip(
+                run["architectures"], run["baselines"], run["accuracies"], strict=True
+            ):
+                gains.setdefault(name, []).append(100 * (after - before))
+        for name, values in gains.items():
+            found.setdefault(name, []).append(f"{np.mean(values):+.1f}")
+    return found
 
 
 @of_cells("privhfl-table5", "λ | paper, CIFAR-10 | ours, MNIST")
@@ -264,6 +313,23 @@ def _many(figures: Figures) -> Iterator[list[str]]:
             best = _spent(batches[max(batches, key=int)])
             ours = [f"{best * number:.0f}" for number in QUERIES_OF_TABLE2]
         yield [f"{data}, {part}", *printed, *ours]
+
+
+@table(
+    "privhfl-tiny",
+    "Tiny ImageNet, random weights | values | seconds per query | MB offline | MB online",
+    "{name} | {parameters:,} | {spent:.2f} | {offline:.1f} | {online:.1f}",
+)
+def _tiny(figures: Figures) -> Iterator[Figures]:
+    for name, own in figures["networks"].items():
+        sent = {way: own[f"{way}_bytes"] / 1e6 for way in ("offline", "online")}
+        yield {**own, "name": name, "spent": _spent(own), **sent}
+
+
+@table("privhfl-batches", "network | 16 | 32 | 64")
+def _large(figures: Figures) -> Iterator[list[str]]:
+    for name, network in figures["networks"].items():
+        yield [name, *(f"{_spent(query):.3f}" for query in network.values())]
 
 
 @of_costs("privhfl-figure8", "network | 1 | 4 | 8")

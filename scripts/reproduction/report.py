@@ -1,4 +1,4 @@
-"""Fills the tables of docs/results/, docs/systems.md and docs/averages.md from results/."""
+"""Fills the tables of docs/results/ and of the pages of SINGLE from results/."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from scripts.reproduction import (
     accuracy_tables,
     cost_tables,
     din_tables,
+    papers_tables,
     plots,
     privacy_tables,
     privhfl_tables,
@@ -21,6 +22,7 @@ from scripts.reproduction import (
 from scripts.reproduction.page_table import TABLES
 
 DOCS: Final = Path("docs")
+SINGLE: Final = ("systems.md", "averages.md", "papers.md")
 MARKS: Final = re.compile(r"(<!-- ([\w-]+): begin -->\n).*?(<!-- \2: end -->\n)", re.DOTALL)
 MODULES: Final = (
     cost_tables,
@@ -32,13 +34,14 @@ MODULES: Final = (
     sefl_tables,
     privhfl_tables,
     systems_tables,
+    papers_tables,
 )
 """The modules that add their tables to TABLES."""
 
 
 def pages() -> list[Path]:
     """Pages with marks of these tables."""
-    return [*sorted((DOCS / "results").glob("*.md")), DOCS / "systems.md", DOCS / "averages.md"]
+    return [*sorted((DOCS / "results").glob("*.md")), *(DOCS / name for name in SINGLE)]
 
 
 def filled(page: str) -> str:

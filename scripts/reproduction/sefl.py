@@ -22,7 +22,7 @@ from scripts.reproduction.runs import Progress, changed, curve, locked, run_or_r
 from training.config import Config
 from training.federation import build
 from training.presets import PRESETS
-from training.sections import Language
+from training.sections import Language, Sefl
 from training.tasks.build import build_task
 from training.trainer import Trainer
 
@@ -127,6 +127,66 @@ def parties(data: Path | None, paillier_python: str | None) -> dict[str, Any]:
     return figures
 
 
+PAPER_SIZE = Language(vocabulary=0, width=200, decoder="untied")
+"""The paper's LSTM: all 33,278 words, width 200."""
+PAPER_WORDS = 33_278
+PAPER_FORMS = {
+    "1": PAPER_SIZE,
+    **{f"{b}": dataclasses.replace(PAPER_SIZE, block=b) for b in (8, 32)},
+    **{
+        f"{b} tables": dataclasses.replace(PAPER_SIZE, block=b, block_embedding=b)
+        for b in (4, 8, 16, 32)
+    },
+}
+
+
+def papersize() -> dict[str, Any]:
+    """Bytes and processor seconds of SEFL at the paper's size of the LSTM, by form; no training."""
+    found = {}
+    for form, language in PAPER_FORMS.items():
+        whole = config_of(None, MODELS[0], "1", 4, 0, 1)
+        language = dataclasses.replace(language, vocabulary=PAPER_WORDS)
+        config = dataclasses.replace(whole, clients_per_round=2, language=language)
+        found[form] = sefl_costs.one_round(config, "sefl")
+        print(f"{form}: {found[form]['client_seconds']:.2f} s per client", flush=True)
+    return {"environment": bench_measure.environment(), "forms": found}
+
+
+NORM, NOISE = 1.0, 0.01
+"""Figure 3: length to which clients scale updates down, and noise of CDP-FL over it."""
+PRUNED = "8 tables"
+ADDED = {"cdp": 0.5**0.5, "sefl": 1.0}
+"""By method the noise of each of both servers over NOISE: CDP-FL adds one draw in all."""
+
+
+def figure3(data: Path | None, runs: Path, seed: int, rounds: int) -> dict[str, Any]:
+    """Perplexity with noise on the sum, of whole matrices and of blocks.
+
+    CDP-FL has one trusted server that adds one draw. Its sums have the distribution of SEFL's with
+    half of the variance at each server, and so are run. `none` clips and adds nothing.
+    """
+
+    def perplexity(model: str, form: str, share: float) -> float:
+        config = config_of(data, model, form, 4, seed, rounds)
+        noisy = Sefl(l2_norm=NORM, noise=NOISE * share)
+        config = dataclasses.replace(config, aggregation="sefl", sefl=noisy)
+        return float(kept(config, runs)["test_perplexity"])
+
+    methods = {"none": 0.0, **ADDED}
+    return {
+        "environment": bench_measure.environment(),
+        "l2_norm": NORM,
+        "noise": NOISE,
+        "runs": {
+            model: {
+                form: {name: perplexity(model, form, share) for name, share in methods.items()}
+                for form in ("1", PRUNED)
+            }
+            for model in MODELS
+        },
+    }
+
+
 def config_of(
     data: Path | None,
     model: str,
@@ -202,6 +262,8 @@ def name_of(config: Config) -> str:
         f"{config.preset}-{form}-{config.clients_per_round}clients"
         f"-dropouts{config.dropouts:g}-seed{config.seed}"
         + ("" if config.aggregation == "plain" else f"-{config.aggregation}")
+        + (f"-norm{config.sefl.l2_norm:g}" if config.sefl.l2_norm else "")
+        + (f"-noise{config.sefl.noise:.3g}" if config.sefl.noise else "")
     )
 
 

@@ -166,6 +166,38 @@ def _parties(figures: Figures) -> Iterator[Figures]:
         }
 
 
+@table(
+    "sefl-tablepapersize",
+    "blocks of | values | times fewer | upload | client | times less time | both servers",
+    "{name} | {values:,} | {fewer:.1f} | {upload_bytes:size} | {client_seconds:seconds} | "
+    "{gain:.1f} | {server_seconds:seconds}",
+    command="sefl --table papersize",
+)
+def _papersize(figures: Figures) -> Iterator[Figures]:
+    forms = figures["forms"]
+    whole = forms["1"]
+    for form, own in forms.items():
+        block, _, place = form.partition(" ")
+        where = "layers and tables" if place else "layers"
+        yield {
+            **own,
+            "name": "whole matrices" if form == "1" else f"{block}, {where}",
+            "fewer": whole["values"] / own["values"],
+            "gain": whole["client_seconds"] / own["client_seconds"],
+        }
+
+
+@table(
+    "sefl-figure3",
+    "model | matrices | no noise | CDP-FL | SEFL",
+    command="sefl --figure 3",
+)
+def _noise(figures: Figures) -> Iterator[tuple[str, ...]]:
+    for model, forms in figures["runs"].items():
+        for form, name in (("1", "whole"), ("8 tables", "blocks of 8, tables also")):
+            yield NAMES[model], name, *(f"{forms[form][m]:.1f}" for m in ("none", "cdp", "sefl"))
+
+
 def curves() -> list[tuple[str, list[int], list[float]]]:
     """For the plot: label, block sizes and perplexities."""
     figures = read_result("sefl-figure4")

@@ -22,6 +22,7 @@ from torchfsl.submodel.segments import tensor_spans
 from torchfsl.submodel.update import SegmentUpdate, Update
 from training.aggregations.audit import Audit
 from training.config import Aggregation, Config
+from training.data.leaf import is_leaf
 from training.federation import build
 from training.presets import PRESETS
 from training.sections import Sesa
@@ -43,6 +44,10 @@ CHOICES: dict[str, tuple[Sesa, float]] = {
     "static": (Sesa(choice="static", scaled=True, mean="owners"), SCALED_RATE),
 }
 """All clients full; SESA; SESA with the others' scaling; FedRolex; HeteroFL."""
+SPEED_ROUNDS = 160
+SPEED = ("full", "random", "rolling")
+"""Choices whose speed is compared, each at its best rate of RATES."""
+RATES = (0.05, 0.1, 0.2)
 
 
 def shapes() -> dict[str, Config]:
@@ -70,12 +75,76 @@ def sesa(
     }
 
 
-def curve(data: Path | None, runs: Path, name: str, seed: int, rounds: int) -> dict[str, Any]:
+def speed(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict[str, Any]:
+    """Accuracy by round of three choices, each at the rate that is best on held-out pictures."""
+    trials = {
+        name: {
+            f"{rate:g}": curve(data, runs, name, seeds[0], rounds, rate, held_out=True)
+            for rate in RATES
+        }
+        for name in SPEED
+    }
+    best = {name: max(of, key=lambda rate: _final(of[rate])) for name, of in trials.items()}
+    return {
+        "rounds": rounds,
+        "trials": {n: {r: _final(run) for r, run in of.items()} for n, of in trials.items()},
+        "rates": {name: float(rate) for name, rate in best.items()},
+        "accuracy": {
+            name: {
+                str(seed): curve(data, runs, name, seed, rounds, float(best[name]))
+                for seed in seeds
+            }
+            for name in SPEED
+        },
+    }
+
+
+WRITERS = ("full", "random", "rolling")
+
+
+def writers(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict[str, Any]:
+    """Accuracy where each client is a writer: of FEMNIST, or without it of a made federated set."""
+    real = data is not None and is_leaf(str(data / "femnist"))
+    return {
+        "set": "FEMNIST" if real else "a made federated set with writers",
+        "rounds": rounds,
+        "accuracy": {
+            name: {
+                str(seed): curve(
+                    data, runs, name, seed, rounds, source="femnist" if real else SYNTHETIC
+                )
+                for seed in seeds
+            }
+            for name in WRITERS
+        },
+    }
+
+
+def _final(run: dict[str, Any]) -> float:
+    """The mean of the last three evaluations."""
+    return float(np.mean([value for _, value in run["curve"][-3:]]))
+
+
+def curve(
+    data: Path | None,
+    runs: Path,
+    name: str,
+    seed: int,
+    rounds: int,
+    rate: float | None = None,
+    *,
+    held_out: bool = False,
+    source: str = "mnist",
+) -> dict[str, Any]:
     """A run summed in the clear; `plain` ends with the model of `sesa` where that is possible."""
-    preset, (settings, rate) = PRESETS["mlp-mnist-widths"], CHOICES[name]
+    preset, (settings, usual) = PRESETS["mlp-mnist-widths"], CHOICES[name]
+    rate = usual if rate is None else rate
     config = kept.changed(
         preset,
-        data=preset.data if data is None else str(data / "mnist"),
+        data=_place(data, source, preset.data),
+        partition=preset.partition
+        if source == "mnist"
+        else dataclasses.replace(preset.partition, scheme="writers"),
         rounds=rounds,
         clients_per_round=COHORT,
         dropouts=DROPOUTS,
@@ -85,8 +154,13 @@ def curve(data: Path | None, runs: Path, name: str, seed: int, rounds: int) -> d
         threads=1,
         local={"lr": rate},
         sesa=settings,
+        evaluate="validation" if held_out else "test",
     )
     folder = runs / "sesa" / f"{name.replace(', ', '-')}-seed{seed}"
+    if rate != usual or held_out:
+        folder = folder.with_name(f"{folder.name}-rate{rate:g}" + "-heldout" * held_out)
+    if source != "mnist":
+        folder = folder.with_name(f"{folder.name}-{source}")
     print(f"{name}, seed {seed}", flush=True)
     with kept.locked(folder.with_suffix(".lock")):  # several processes may share the work
         summary = kept.run_or_read(config, folder, kept.Progress("accuracy"))
@@ -94,6 +168,13 @@ def curve(data: Path | None, runs: Path, name: str, seed: int, rounds: int) -> d
         "curve": kept.curve(folder, "accuracy", rounds),
         **kept.summarised(summary, "rounds", "exact_rounds", "clipped_values", "model_sha256"),
     }
+
+
+def _place(data: Path | None, source: str, usual: str) -> str:
+    """The folder or name of a data set."""
+    if source == SYNTHETIC:
+        return SYNTHETIC
+    return usual if data is None else str(data / source)
 
 
 def _costs(config: Config, flower_python: str | None) -> dict[str, Any]:

@@ -87,3 +87,38 @@ for _shape in ("MLP", "MnistCNN"):
         figures="sesa",
         stamp=None,
     )(functools.partial(_messages, _shape))
+
+
+@table(
+    "sesa-speed",
+    " | rate | 20 | 40 | 80 | 160 | rounds to 90 %",
+    figures="sesa-speed",
+)
+def _speed(figures: Figures) -> Iterator[tuple[str, ...]]:
+    """Each choice at its best rate."""
+    for name, runs in figures["accuracy"].items():
+        curves = [dict(run["curve"]) for run in runs.values()]
+        reached = [next((n for n, v in curve.items() if v >= 0.9), None) for curve in curves]
+        at = [mean([100 * curve[n] for curve in curves], 1) for n in (20, 40, 80, 160)]
+        words = ", ".join("never" if n is None else str(n) for n in reached)
+        yield CHOICE_WORDS[name], f"{figures['rates'][name]:g}", *at, words
+
+
+@table("sesa-attack", "clients | plan | samples of a lone submodel read | of single units")
+def _attack(figures: Figures) -> Iterator[tuple[str, ...]]:
+    for name, (wide, narrow) in figures["pairs"].items():
+        yield f"2, {name}", "refused", f"{wide} and {narrow} of {figures['trials']} pairs", "-"
+    for clients, found in figures["cohorts"].items():
+        yield (
+            clients,
+            "refused, limit lifted" if found["refused"] else "accepted",
+            f"{found['submodels']} of {figures['rounds']} rounds",
+            f"{found['units']} of {figures['rounds']} rounds",
+        )
+
+
+@table("sesa-writers", "{set} | {rounds} rounds", figures="sesa-writers")
+def _writers(figures: Figures) -> Iterator[tuple[str, str]]:
+    for name, runs in figures["accuracy"].items():
+        last = [100 * run["curve"][-1][1] for run in runs.values()]
+        yield CHOICE_WORDS[name], f"{mean(last, 1)} %"

@@ -28,6 +28,7 @@ from scripts.bench import measure as bench_measure
 from scripts.reproduction.baselines import secagg_plus
 from scripts.reproduction.privhfl_cells import BASE
 from scripts.reproduction.runs import changed
+from torchfsl.sesa import Sharded
 from training.config import Aggregation, Config
 from training.data.prf import Stream
 from training.federation import build
@@ -141,8 +142,8 @@ def _task(config: Config, make: Callable[[], nn.Module], population: Population)
     ends = np.cumsum([0, *sizes])
     parts = [np.arange(start, stop) for start, stop in itertools.pairwise(ends)]
 
-    def sharded() -> models.Sharded:
-        return models.Sharded(make(), shards=config.sesa.shards, scaled=config.sesa.scaled)
+    def sharded() -> Sharded:
+        return Sharded(make(), shards=config.sesa.shards, scaled=config.sesa.scaled)
 
     everybody = Private(
         torch.cat([one.images for one in population.clients]),
@@ -157,7 +158,7 @@ def _task(config: Config, make: Callable[[], nn.Module], population: Population)
         seed=config.seed,
     )
     layout = task.build_model()
-    assert isinstance(layout, models.Sharded)
+    assert isinstance(layout, Sharded)
     clients = len(parts)
     widths = Widths(config.sesa, layout, seed=config.seed, num_clients=clients, cohort=clients)
     return ShardedTask(task, widths)

@@ -173,6 +173,26 @@ def test_other_systems_take_the_same_block(system: str) -> None:
         assert result.loss is not None
     fed.load(servers)
     assert "client" in fed.explain()
+    assert "client" in fed.plan.explain()
+
+
+def test_a_client_of_sefl_that_withdraws_sends_no_update() -> None:
+    pytest.importorskip("tenseal")
+    model = nn.Sequential(nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fed = torchfsl.Federated(model, optimizer)
+    fed.plan = torchfsl.sefl.plan(fed, max_clients=4)
+    servers = fed.local_servers()
+    with servers.round(range(4)) as result:
+        for client in range(4):
+            with fed.round(servers, client) as rnd:
+                optimizer.zero_grad()
+                model(torch.ones(2, 3)).sum().backward()
+                optimizer.step()
+                if client == 1:
+                    rnd.withdraw()
+            assert ("update" in rnd.receipt.phases) == (client != 1)
+    assert (result.clients, result.matches_plain) == ((0, 2, 3), True)
 
 
 # --- leaving the block ----------------------------------------------------------------------------

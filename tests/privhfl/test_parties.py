@@ -128,7 +128,7 @@ def test_requests_that_make_no_sense_are_refused_with_the_remedy() -> None:
     for asking, answering in ((0, [0, 1]), (0, [9]), (9, [1])):
         with pytest.raises(ParameterError):
             querying.ask(asking, answering, images(2))
-    with pytest.raises(ParameterError, match="not in the plan"):
+    with pytest.raises(ParameterError, match="one of the plan's clients"):
         querying.load(9, modules[1], images(2))
     with pytest.raises(ParameterError, match="graph"):
         querying.load(0, modules[1], images(2))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import models
 from scripts.bench import round as bench_round
 from scripts.reproduction import (
     __main__ as command,
@@ -52,6 +53,7 @@ def _small_models(patch: Patch) -> None:
     patch.setattr(privhfl_costs, "CIFAR", {"MLP": lambda: _pixels_to_classes(3 * 32 * 32)})
     patch.setattr(privhfl_costs, "BATCHES", {"tables": (1,), "trees": (1,)})
     patch.setattr(privhfl_costs, "MNIST_BATCHES", (1,))
+    patch.setattr(privhfl_costs, "LARGE", (2,))
     patch.setattr(privhfl_costs, "cnet", privhfl_costs.mlp)
 
 
@@ -64,6 +66,7 @@ def _pixels_to_classes(pixels: int) -> Any:
 NEEDS_NO_DATA: dict[str, list[str]] = {
     "table2": [], "table3": [], "table4": [], "table5": [], "table6": [], "mnist": [], "rates": [],
     "din": ["--clients", "2"], "secemb": [], "baselines": [], "privhfl-costs": [],
+    "privhfl-batches": [],
 }  # fmt: skip
 ON_MADE_UP_DATA: dict[str, list[str]] = {
     "table9": [],
@@ -75,6 +78,10 @@ ELSEWHERE = {
     "liars": "tests/scripts/test_lies_table.py and its own runs of hours",
     "preamble": "test_reproduction.py::test_noise_of_drawn_blocks_is_computed_for_the_plan",
     "sesa": "test_sesa_costs.py::test_rounds_of_equal_shape_are_measured_under_every_aggregation",
+    "sesa-speed": "tests/training/test_widths.py, whose runs have the same choices of shards",
+    "sesa-attack": "tests/security/test_isolated_submodels.py",
+    "sesa-writers": "tests/training/test_leaf.py::test_each_client_is_one_writer",
+    "privhfl-tiny": "test_networks_of_tiny_imagenet_have_the_layers_of_their_names",
     "sefl": "test_sefl.py::test_costs_are_of_rounds_whose_sums_are_right",
     "systems": "test_systems.py::test_all_systems_end_a_round_with_the_same_model",
     "systems-cifar10": "test_systems.py::test_the_shared_model_of_cifar_is_summed_alike",
@@ -84,6 +91,16 @@ ELSEWHERE = {
 
 def test_every_entry_is_run_here_or_has_a_test_of_its_parts() -> None:
     assert set(command.TABLES) == {*NEEDS_NO_DATA, *ON_MADE_UP_DATA, *ELSEWHERE}
+
+
+def test_networks_of_tiny_imagenet_have_the_layers_of_their_names() -> None:
+    from torch import nn
+
+    for name, pairs in privhfl_costs.TINY.items():
+        net = models.resnet_of_pairs(pairs)
+        layers = [m for m in net.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+        shortcuts = [m for m in layers if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)]
+        assert f"ResNet-{len(layers) - len(shortcuts)}" == name
 
 
 def run(patch: Patch, folder: Path, *arguments: str) -> dict[str, Any]:

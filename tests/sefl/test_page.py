@@ -28,6 +28,13 @@ def test_the_example_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.strip() == expected[1]
 
 
+def test_a_torch_model_trains_in_the_round_block(capsys: pytest.CaptureFixture[str]) -> None:
+    block = re.search(r"## From a torch model\n.*?```python\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    exec(compile(block[1], "docs/sefl.md", "exec"), {})  # noqa: S102
+    assert capsys.readouterr().out.strip() == "9 True"
+
+
 def cells(row: str) -> list[str]:
     (line,) = (line for line in PAGE.splitlines() if line.startswith(f"| {row} |"))
     return [cell.strip() for cell in line.strip("|").split("|")]

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from models import MLP, Sharded
+from models import MLP
 from torchfsl import Federated, FixedPoint, TopK, sesa
 from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import Plan
-from torchfsl.sesa import OneServer, SesaPlan, Width
+from torchfsl.sesa import OneServer, SesaPlan, Sharded, Width
 from torchfsl.submodel.plain import Plain
 from torchfsl.submodel.server_model import ServerModel
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from models import MLP, CifarCNN, MnistCNN, Sharded
+from models import MLP, CifarCNN, MnistCNN
 from scripts.generate import isolation_table
+from torchfsl.sesa import Sharded
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sesa.md").read_text()
 
@@ -21,6 +22,13 @@ def test_the_example_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> 
     expected = re.search(r"print\(.*\)  # (.*)", block[1])
     assert expected is not None
     assert capsys.readouterr().out.strip() == expected[1]
+
+
+def test_a_torch_model_trains_in_the_round_block(capsys: pytest.CaptureFixture[str]) -> None:
+    block = re.search(r"## From a torch model\n.*?```python\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    exec(compile(block[1], "docs/sesa.md", "exec"), {})  # noqa: S102
+    assert capsys.readouterr().out.strip() == "15 True"
 
 
 def test_networks_in_shards_have_the_rows_of_the_table(

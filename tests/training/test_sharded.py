@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from models import MLP, CifarCNN, MnistCNN, Sharded
+from models import MLP, CifarCNN, MnistCNN
 from models.cnn import ResponseNorm
 from tests.training.test_models import count
+from torchfsl.sesa import Sharded
 
 
 class TinyCNN(nn.Module):
@@ -196,7 +197,7 @@ def test_shards_that_are_not_there_are_refused(taken: list[list[int]], message: 
 
 
 def test_networks_that_cannot_be_cut_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"3 shards do not divide the 8 of features\.4"):
+    with pytest.raises(ValueError, match=r"3 shards do not divide the 8 units of features\.4"):
         Sharded(TinyCNN(), shards=3)
     with pytest.raises(ValueError, match="do not divide"):
         Sharded(TinyCNN(), shards=0)

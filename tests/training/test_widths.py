@@ -16,7 +16,7 @@ from torchfsl import Rows
 from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.settings import Settings
 from torchfsl.errors import ProtocolError
-from torchfsl.sesa import SesaPlan
+from torchfsl.sesa import SesaPlan, Sharded
 from torchfsl.submodel.plain import Plain
 from training import experiment
 from training.cli import config_from, main, make_parser
@@ -203,8 +203,8 @@ def test_a_cohort_has_as_many_of_each_width_in_every_round() -> None:
     assert cohorts == [widths.cohort(number) for number in range(1, 30)]
 
 
-def layout() -> models.Sharded:
-    return models.Sharded(models.MLP(inputs=3, hidden=(8, 8), classes=2), shards=4)
+def layout() -> Sharded:
+    return Sharded(models.MLP(inputs=3, hidden=(8, 8), classes=2), shards=4)
 
 
 def widths_with(**settings: Any) -> Widths:

@@ -175,9 +175,10 @@ class Round:
         self._session, self._has_asked = self._start(self._indices), True
 
     def withdraw(self) -> None:
-        """In the block: have it end with the model put back and a report that adds nothing.
+        """In the block: have it end with the model put back and without this client's update.
 
-        The servers cannot tell such a report from any other.
+        Servers of `fsl` get a report that adds nothing, and cannot tell it from others. Servers of
+        `sesa` and `sefl` get nothing more and count the client as a dropout.
 
         Raises:
             ProtocolError: outside the block.
@@ -363,14 +364,19 @@ class Round:
                 f"participated in round {self.number} and can do so again in the next one."
             )
 
-    def _put_back(self) -> bool:
-        """Put the model back and send a report that adds nothing; whether one was sent."""
+    def _put_back(self, *, leaving: bool = False) -> bool:
+        """Put the model back and send a report that adds nothing; whether one was sent.
+
+        Args:
+            leaving: drop out instead, where the protocol has dropouts that it sees.
+        """
         self._hooks.close_round()
         self._before.put_back()
         self._residual.discard()
         assert self._session is not None
         before = self._session.receipt().upload_bytes
-        self.receipt = self._session.abort()
+        drop_out = getattr(self._session, "drop_out", None) if leaving else None
+        self.receipt = self._session.abort() if drop_out is None else drop_out()
         return self.receipt.upload_bytes > before
 
     def _leave(self, error: BaseException | None) -> None:
@@ -389,7 +395,7 @@ class Round:
         if error is not None:
             self._give_up(error)
         elif self._withdrawn:
-            self._put_back()
+            self._put_back(leaving=True)
         else:
             self._leave_rows()
             self._hooks.close_round()

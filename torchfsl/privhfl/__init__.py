@@ -6,7 +6,7 @@ weights. Read `querying` (the way in), `plan`, `graph` and `network` (what a mod
 `ring_tensors`, `linear_maps` and `quantise`, `gates` (what each party holds, and the protocol of
 one layer), `comparison_tables` and `comparison_trees`, `draws`, `dealer`, `messages` (the wire),
 `querying_party`, `answering_party` and `query_server`, `online` and `lane`, `relay`,
-`integer_twin`, `explanation`. The paper's own protocol leaks, and is not here.
+`integer_twin`. The paper's own protocol leaks, and is not here.
 
 Invariant: `secure` gives the integer twin's logits, bit for bit.
 """
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from torchfsl.faces import lazily
 
 if TYPE_CHECKING:
-    from torchfsl.privhfl.explanation import explain as explain
     from torchfsl.privhfl.plan import QueryPlan as QueryPlan
+    from torchfsl.privhfl.plan import explain as explain
     from torchfsl.privhfl.querying import Answer as Answer
     from torchfsl.privhfl.querying import Querying as Querying
     from torchfsl.privhfl.querying import make_plan as make_plan

@@ -11,7 +11,8 @@ Bodies, of lengths that `plan` gives (B queries a batch, e bytes a ring element)
 
     WEIGHTS    version 8, then by linear layer w + a                        P_A to S   set-up
     READY      version 8                                                    S to P_Q   set-up
-    DEALING    by comparison: tables or trees, then shared elements         P_Q to S   offline
+    DEALING    by comparison: tables or trees, then shared elements; in as  P_Q to S   offline
+               many parts as the plan says, of which `step` is the number
     TREES      by comparison its trees; with `trees` alone                  S to P_A   offline
     PRODUCTS   by linear layer but the last: W' * b + kappa                 S to P_A   offline
     QUERY      x - r: B inputs                                              P_Q to S   online
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -60,7 +61,7 @@ PHASES: Final = {
 """When each is sent."""
 
 _OF_SETUP: Final = frozenset((Kind.WEIGHTS, Kind.READY))
-_IN_STEPS: Final = frozenset((Kind.ANSWER, Kind.SERVE))
+_IN_STEPS: Final = frozenset((Kind.DEALING, Kind.ANSWER, Kind.SERVE))
 
 _FRAMING: Final[Framing[QueryPlan, Kind]] = Framing(
     b"TPHF", WIRE_VERSION, Kind, "private querying", layout=_LAYOUT
@@ -75,7 +76,7 @@ class Topic:
         querying: the client that asks.
         answering: the client that answers; in SUM the set.
         iteration, batch: of the learning, 16 and 32 bits.
-        step: of the online phase, 0 elsewhere.
+        step: of the online phase, or the part of DEALING, else 0.
     """
 
     querying: int
@@ -103,6 +104,21 @@ def encode(plan: QueryPlan, kind: Kind, topic: Topic, *parts: Any) -> bytes:
     about = topic.querying, topic.iteration, topic.step, topic.batch, topic.answering
     head = _FRAMING.head(plan, kind, size, *about)
     return b"".join((head, *parts))
+
+
+def cut(parts: Iterable[Any], sizes: Sequence[int]) -> Iterator[list[memoryview]]:
+    """Bodies of these lengths, each as views of the parts in order."""
+    left = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
+    left.reverse()
+    for size in sizes:
+        body: list[memoryview] = []
+        while size:
+            part = left.pop()
+            body.append(part[:size])
+            if len(part) > size:
+                left.append(part[size:])
+            size -= len(body[-1])
+        yield body
 
 
 def decode(plan: QueryPlan, data: bytes | memoryview, *expected: Kind) -> Message:
@@ -149,8 +165,12 @@ def body_bytes(plan: QueryPlan, kind: Kind, topic: Topic) -> int:
     length = _lengths(plan, topic.answering).get(kind)
     if length is not None:
         return length
-    steps = plan.steps(topic.answering)
-    if topic.step >= len(steps) or (topic.step % 2 == 0) != (kind == Kind.ANSWER):
+    if kind == Kind.DEALING:
+        steps, own = plan.dealing_parts(plan.graphs[topic.answering]), True
+    else:
+        steps = plan.steps(topic.answering)
+        own = (topic.step % 2 == 0) == (kind == Kind.ANSWER)
+    if topic.step >= len(steps) or not own:
         raise DecodeError(f"{kind.name}: no step {topic.step} of this party")
     return steps[topic.step]
 
@@ -162,7 +182,6 @@ def _lengths(plan: QueryPlan, client: int) -> Mapping[Kind, int]:
     return {
         Kind.WEIGHTS: plan.weights_bytes(graph),
         Kind.READY: 8,
-        Kind.DEALING: plan.dealing_bytes(graph),
         Kind.TREES: plan.relayed_bytes(graph),
         Kind.PRODUCTS: plan.products_bytes(graph),
         Kind.QUERY: plan.query_bytes(),

@@ -66,11 +66,30 @@ def read_network(module: nn.Module, input_shape: tuple[int, ...]) -> Network:
     try:
         traced = fx.symbolic_trace(model)
     except Exception as error:  # whatever the module's own forward raises under tracing
-        raise ParameterError(f"torch.fx cannot read the module ({error}): {_REMEDY}") from error
+        raise ParameterError(
+            f"cannot follow forward() of {type(module).__name__} ({_reason(error)}): {_REMEDY}",
+            code="unsupported-module",
+        ) from error
     reader = _Reader(traced)
-    reader.run(torch.zeros(1, *input_shape, dtype=torch.float64))
+    try:
+        reader.run(torch.zeros(1, *input_shape, dtype=torch.float64))
+    except ParameterError as error:
+        error.args = (_reason(error, 400),)
+        raise
+    except Exception as error:  # of the module's own layers
+        raise ParameterError(
+            f"{type(module).__name__} does not take inputs of shape {tuple(input_shape)} "
+            f"({_reason(error)}): pass the shape of one sample, (C, H, W)",
+            code="wrong-shape",
+        ) from error
     assert reader.result is not None
     return _numbered(reader.result)
+
+
+def _reason(error: Exception, most: int = 80) -> str:
+    """The first line of an error, without what torch.fx adds about its graph."""
+    text = str(error.args[0] if error.args else error).partition("While executing")[0].strip()
+    return (text.splitlines() or [type(error).__name__])[0][:most]
 
 
 def _numbered(last: _Value) -> Network:
@@ -126,11 +145,16 @@ class _Reader(fx.Interpreter):
                 raise ParameterError("the module takes one tensor")
             return _Value(Node("input", (), shape))
         sources = [self.values[a] for a in n.args if isinstance(a, fx.Node)]
+        name = getattr(n.target, "__name__", str(n.target))
+        if not sources:
+            raise ParameterError(f"{name} gets no activation as its first argument: {_REMEDY}")
         if n.op == "call_module":
             return _of_module(self.fetch_attr(str(n.target)), sources[0], shape)
         handler = _FUNCTIONS.get(n.target if callable(n.target) else str(n.target))
         if handler is None:
-            raise ParameterError(f"{n.target} is not known to the protocol: {_REMEDY}")
+            raise ParameterError(
+                f"{name} is not known to the protocol: {_REMEDY}", code="unsupported-module"
+            )
         return handler(sources, n, shape)
 
 
@@ -160,7 +184,10 @@ def _of_module(module: nn.Module, x: _Value, shape: tuple[int, ...]) -> _Value:
             return _flatten(x, shape)
         case nn.Dropout() | nn.Dropout2d() | nn.Identity():
             return x
-    raise ParameterError(f"{type(module).__name__} is not known to the protocol: {_REMEDY}")
+    raise ParameterError(
+        f"{type(module).__name__} is not known to the protocol: {_REMEDY}",
+        code="unsupported-module",
+    )
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -278,7 +305,9 @@ def _pool_arguments(n: fx.Node) -> tuple[tuple[int, int], tuple[int, int]]:
     known = {"kernel_size", "stride", "input"}
     if len(n.args) > 3 or not set(n.kwargs) <= known:
         raise ParameterError("functional pooling with kernel_size and stride only")
-    window = n.args[1] if len(n.args) > 1 else n.kwargs["kernel_size"]
+    window = n.args[1] if len(n.args) > 1 else n.kwargs.get("kernel_size")
+    if window is None:
+        raise ParameterError("functional pooling names its kernel_size")
     stride = n.args[2] if len(n.args) > 2 else n.kwargs.get("stride")
     return _pair(window), _pair(window if stride is None else stride)
 

@@ -21,6 +21,9 @@ from torchfsl.submodel.framing import HEADER_BYTES
 WIRE_VERSION: Final = 1
 MAX_CLIENTS: Final = 64
 MAX_DEALING_BYTES: Final = 1 << 28
+"""Of one message DEALING."""
+MAX_DEALING_PARTS: Final = 8
+"""Messages DEALING of one batch and answering client, with `tables`; `trees` have one."""
 MAX_OPEN_BATCHES: Final = 8
 """Batches that a querying client may have dealt for and not seen closed."""
 
@@ -75,8 +78,11 @@ class QueryPlan:
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) > MAX_CLIENTS:
             raise ParameterError(f"a plan has 1 to {MAX_CLIENTS} answering clients: form groups")
-        if any(not 0 <= client < 1 << 16 for client in self.graphs):
-            raise ParameterError("clients are numbered from 0 to 65535")
+        if any(type(client) is not int or not 0 <= client < 1 << 16 for client in self.graphs):
+            raise ParameterError(
+                f"clients are {list(self.graphs)[:3]}, expected whole numbers from 0 to 65535: "
+                "number them"
+            )
         ends = {(graph.nodes[0].shape, graph.num_classes) for graph in self.graphs.values()}
         if len(ends) != 1:
             raise ParameterError("all networks take one input shape and give as many logits")
@@ -96,14 +102,15 @@ class QueryPlan:
             raise ParameterError("a batch has 1 query or more")
         for graph in self.graphs.values():
             size = self.dealing_bytes(graph)
-            if size > MAX_DEALING_BYTES:
-                fits = self.batch * MAX_DEALING_BYTES // size
+            most = MAX_DEALING_BYTES * (1 if self.backend.relayed else MAX_DEALING_PARTS)
+            if size > most:
+                fits = self.batch * most // size
                 raise ParameterError(
-                    f"dealing for a batch of {self.batch} takes {size} bytes, more than "
-                    f"{MAX_DEALING_BYTES}: use batches of {fits}"
+                    f"dealing for a batch of {self.batch} takes {size} bytes, more than {most}: "
+                    f"use batches of {fits}"
                     if fits
-                    else f"dealing for one query takes {size} bytes, more than "
-                    f"{MAX_DEALING_BYTES}: use a smaller network"
+                    else f"dealing for one query takes {size} bytes, more than {most}: use a "
+                    "smaller network"
                 )
 
     @functools.cached_property
@@ -168,6 +175,10 @@ class QueryPlan:
                 ]
         return units
 
+    def explain(self) -> str:
+        """The plan in words: who answers, and what one batch costs with each of them."""
+        return explain(self)
+
     # --- lengths of bodies ------------------------------------------------------------------------
 
     def weights_bytes(self, graph: Graph) -> int:
@@ -184,6 +195,11 @@ class QueryPlan:
             self.backend.dealt_bytes(unit.count) + self.share_bytes(unit)
             for unit in self.units(graph)
         )
+
+    def dealing_parts(self, graph: Graph) -> list[int]:
+        """Lengths of the messages in which the dealer sends that, in order."""
+        whole, rest = divmod(self.dealing_bytes(graph), MAX_DEALING_BYTES)
+        return [MAX_DEALING_BYTES] * whole + [rest] * (rest > 0 or not whole)
 
     def relayed_bytes(self, graph: Graph) -> int:
         """Of that, what the server passes on."""
@@ -205,8 +221,27 @@ class QueryPlan:
         return self.ring.item_bytes * self.batch * self.num_classes
 
     def steps(self, client: int) -> list[int]:
-        """Lengths of the messages of the online phase, P_A's first, then in turns."""
+        """Lengths of the messages of the online phase, P_A's first, then in turns.
+
+        Raises:
+            ParameterError: the client is not in the plan.
+        """
+        self.graph_of(client)
         return self._steps[client]
+
+    def graph_of(self, client: int) -> Graph:
+        """The graph of a client's network.
+
+        Raises:
+            ParameterError: the client is not in the plan.
+        """
+        if client not in self.graphs:
+            raise ParameterError(
+                f"expected one of the plan's clients {list(self.clients)}, got {client!r}: make "
+                "the plan with its network",
+                code="unknown-client",
+            )
+        return self.graphs[client]
 
     @functools.cached_property
     def _steps(self) -> dict[int, list[int]]:
@@ -217,9 +252,13 @@ class QueryPlan:
 
         `setup` is once a version of its weights and querying party; the sum of logits, one message
         for all answering clients, is not in it.
+
+        Raises:
+            ParameterError: the client is not in the plan.
         """
-        graph, head = self.graphs[client], HEADER_BYTES
-        offline = 2 * head + self.dealing_bytes(graph) + self.products_bytes(graph)
+        graph, head = self.graph_of(client), HEADER_BYTES
+        offline = (1 + len(self.dealing_parts(graph))) * head
+        offline += self.dealing_bytes(graph) + self.products_bytes(graph)
         if self.backend.relayed:
             offline += head + self.relayed_bytes(graph)
         return {
@@ -271,3 +310,33 @@ def _turns(first: list[int], second: list[int]) -> list[int]:
         waiting[1 - turn] += size
         turn = 1 - turn
     return lengths
+
+
+def explain(plan: QueryPlan) -> str:
+    """Some lines about a plan, made from it alone: nothing of them is measured."""
+    ring = plan.ring
+    lines = [
+        f"private queries, plan {plan.digest.hex()[:16]}",
+        f"  batches of {plan.batch} inputs {list(plan.input_shape)}, {plan.num_classes} logits; "
+        f"{plan.min_answering} to {plan.max_answering} of {len(plan.clients)} clients answer",
+        f"  ring of {ring.bits} bits, {ring.frac_bits} after the point ({ring.weight_frac_bits} of "
+        f"weights); sums of logits below {plan.max_answering} x {plan.logit_bound:g}",
+        f"  comparison of {ring.compare_bits} bits by {plan.comparison}",
+        "  client   weights  compares a query   offline MB   online MB   set-up MB   round trips",
+    ]
+    for client in plan.clients:
+        graph, sizes = plan.graphs[client], plan.phase_bytes(client)
+        compares = sum(unit.count for unit in plan.units(graph)) // plan.batch
+        lines.append(
+            f"  {client:6} {graph.num_weights:9} {compares:17} "
+            f"{sizes['offline'] / plan.batch / 1e6:12.3f} "
+            f"{sizes['online'] / plan.batch / 1e6:11.3f} "
+            f"{sizes['setup'] / 1e6:11.3f} {len(plan.steps(client)) // 2 + 1:13}"
+        )
+    lines += [
+        "  offline and online: a query, over all links; set-up: once for each querying client and",
+        f"  version of the weights; the sum of logits: {64 + plan.sum_bytes()} bytes a batch.",
+    ]
+    if plan.min_answering < 2:
+        lines.append("  min_answering is 1: whoever asks one client alone reads its logits")
+    return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torchfsl.privhfl.draws import LABEL_SQ, Draws, Identity, Pair
 from torchfsl.privhfl.graph import Graph
 from torchfsl.privhfl.lane import Lane
 from torchfsl.privhfl.linear_maps import apply_linear, apply_shape, lifted
-from torchfsl.privhfl.messages import Kind, Message, Topic, decode, encode
+from torchfsl.privhfl.messages import Kind, Message, Topic, cut, decode, encode
 from torchfsl.privhfl.online import Dealt, Half, cut_shares
 from torchfsl.privhfl.plan import MAX_OPEN_BATCHES, QueryPlan, Unit
 from torchfsl.privhfl.ring_tensors import Words
@@ -37,7 +37,13 @@ class _Sum:
 
     running: dict[int, _Serve] = field(default_factory=dict)
     shares: dict[int, torch.Tensor] = field(default_factory=dict)
-    taken: dict[tuple[int, Kind], memoryview] = field(default_factory=dict)
+    taken: dict[tuple[int, Kind, int], memoryview] = field(default_factory=dict)
+    parts: dict[int, dict[int, memoryview]] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> set[int]:
+        """Everyone dealt for."""
+        return {*self.running, *self.shares, *self.parts}
 
     def expect_once(self, message: Message) -> None:
         """Refuse DEALING or QUERY that came before.
@@ -46,11 +52,13 @@ class _Sum:
         leaves this client out.
         """
         client = message.topic.answering
-        first = self.taken.setdefault((client, message.kind), message.body)
+        name = (client, message.kind, message.topic.step)
+        first = self.taken.setdefault(name, message.body)
         if first is not message.body:
             if first != message.body:
                 self.running.pop(client, None)
                 self.shares.pop(client, None)
+                self.parts.pop(client, None)
             raise RejectedSubmission(f"{message.kind.name} of client {client} came twice")
 
 
@@ -183,16 +191,24 @@ class QueryServer:
             raise RejectedSubmission(
                 f"client {topic.querying} has {is_open} open batches: close some of them first"
             )
-        if len(entry.running) + len(entry.shares) >= self.plan.max_answering:
+        if len(entry.clients - {topic.answering}) >= self.plan.max_answering:
             raise RejectedSubmission(f"more than {self.plan.max_answering} answering clients")
         entry.expect_once(message)
+        self._sums[name] = entry
+        graph = self.plan.graphs[topic.answering]
+        parts = entry.parts.setdefault(topic.answering, {})
+        parts[topic.step] = message.body
+        if len(parts) < len(self.plan.dealing_parts(graph)):
+            return []
+        del entry.parts[topic.answering]
+        dealing = [parts[step] for step in sorted(parts)]
+        topic = replace(topic, step=0)
         pair = self._pairs.setdefault(
             (topic.querying, topic.answering),
             Pair(self._seeds[topic.querying], topic.querying, topic.answering),
         )
         sq = pair.batch(version, topic.iteration, topic.batch)
-        serve = _Serve(self.plan, self.plan.graphs[topic.answering], masked, sq, message.body)
-        self._sums[name] = entry
+        serve = _Serve(self.plan, graph, masked, sq, dealing)
         entry.running[topic.answering] = serve
         out = [self._to_answering(Kind.PRODUCTS, topic, *serve.products())]
         if self.plan.backend.relayed:
@@ -212,15 +228,16 @@ class _Serve:
         graph: Graph,
         masked: dict[int, torch.Tensor],
         sq: Draws,
-        dealing: memoryview,
+        dealing: list[memoryview],
     ) -> None:
         self._plan, self._graph, self._masked, self._sq = plan, graph, masked, sq
         self._dealing: dict[tuple[int, str], memoryview] = {}
         self._units: dict[int, list[Unit]] = {}
-        for unit in plan.units(graph):
-            size = plan.backend.dealt_bytes(unit.count) + plan.share_bytes(unit)
-            self._dealing[unit.node, unit.step] = dealing[:size]
-            dealing = dealing[size:]
+        units = plan.units(graph)
+        sizes = [plan.backend.dealt_bytes(unit.count) + plan.share_bytes(unit) for unit in units]
+        for unit, pieces in zip(units, cut(dealing, sizes), strict=True):
+            whole = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+            self._dealing[unit.node, unit.step] = whole
             self._units.setdefault(unit.node, []).append(unit)
         self._wires: dict[int, torch.Tensor] = {}
         self._products: dict[int, torch.Tensor] = {}

@@ -18,11 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from torchfsl.crypto import kdf
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import ParameterError, ProtocolError, expect_a, whole_numbers
 from torchfsl.privhfl.answering_party import AnsweringParty
 from torchfsl.privhfl.draws import KEY_BYTES, LABEL_OWN, Identity
 from torchfsl.privhfl.integer_twin import run_twin
@@ -34,6 +36,7 @@ from torchfsl.privhfl.querying_party import QueryingParty
 from torchfsl.privhfl.relay import Cost, Relay
 
 Mode = Literal["fixed", "secure"]
+Pictures = torch.Tensor | npt.NDArray[Any]
 _Batch = tuple[int, int]
 """Iteration, and number in it."""
 
@@ -121,42 +124,49 @@ class Querying:
         return f"Querying({self.mode}, {len(self.plan.clients)} clients)"
 
     def load(
-        self, client: int, module: nn.Module, samples: torch.Tensor, version: int | None = None
+        self, client: int, module: nn.Module, samples: Pictures, version: int | None = None
     ) -> None:
         """Let a client answer with a module's weights.
 
         Args:
             client: one of the plan's.
             module: of the plan's graph.
-            samples: `[M, C, H, W]` of the client's own data, for the ranges of activations.
+            samples: `[M, C, H, W]` of the client's own data, a tensor or a NumPy array, for the
+                ranges of activations.
             version: see `AnsweringParty.load`; a run that is resumed names it.
 
         Raises:
             ParameterError: unknown client, another graph, or values that do not fit the ring.
         """
-        if client not in self.answering:
-            raise ParameterError(f"client {client} is not in the plan")
+        self.plan.graph_of(client)
+        samples = self._pictures("samples", samples)
         network = read_network(module, self.plan.input_shape)
         limits = {"output_scale": self.plan.output_scale, "logit_bound": self.plan.logit_bound}
-        whole = quantise(network, self.plan.ring, samples.cpu(), **limits)
+        whole = quantise(network, self.plan.ring, samples, **limits)
         self.load_quantised(client, whole, version)
         self._largest[client] = float(samples.abs().max())
 
     def load_quantised(self, client: int, network: Quantised, version: int | None = None) -> None:
-        """`load` of weights that are ring elements already; the range of the samples stays."""
+        """`load` of weights that are ring elements already; the range of the samples stays.
+
+        Raises:
+            ParameterError: unknown client, or another graph.
+        """
+        self.plan.graph_of(client)
         self.answering[client].load(network, version)
         self._networks[client] = network
 
     def ask(
-        self, querying: int, answering: Sequence[int], images: torch.Tensor, iteration: int = 0
+        self, querying: int, answering: Sequence[int], images: Pictures, iteration: int = 0
     ) -> Answer:
         """The sums of the answering clients' logits for images of one client.
 
         Args:
             querying: who asks.
             answering: who shall answer; not the one who asks.
-            images: `[M, C, H, W]` reals; cut into batches of the plan's size. At most `SPARE` = 4
-                times as large in magnitude as the samples with which this client loaded weights.
+            images: `[M, C, H, W]` reals, a tensor or a NumPy array; cut into batches of the plan's
+                size. At most `SPARE` = 4 times as large in magnitude as the samples with which this
+                client loaded weights.
             iteration: of the learning, in [0, 2**16).
 
         Raises:
@@ -165,13 +175,12 @@ class Querying:
             ProtocolError: fewer than the plan's least number have answered, or the sum got lost.
         """
         who = list(answering)
-        unknown = [c for c in (querying, *who) if c not in self.answering]
-        silent = [c for c in who if c not in self._networks]
-        if unknown or querying in who or silent or not len(images) or not 0 <= iteration < 1 << 16:
+        self._check_parties(querying, who)
+        if not 0 <= whole_numbers(iteration=iteration)[0] < 1 << 16:
             raise ParameterError(
-                f"not in the plan: {unknown}; without weights: {silent}; nobody answers itself, "
-                f"there is one image at least, and iteration {iteration} is in [0, 65536)"
+                f"iteration is {iteration}: choose one from 0 to 65535", code="out-of-range"
             )
+        images = self._pictures("images", images)
         self._check_range(querying, images)
         asked = {c: self.answering[c] for c in who}
         asking = self._querying(querying)
@@ -179,7 +188,7 @@ class Querying:
         who = self._ready(relay, querying, who)
         totals, answered, size = [], [], self.plan.batch
         for start in range(0, len(images), size):
-            part = images[start : start + size].cpu()
+            part = images[start : start + size]
             full = torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])])
             batch = self._next.get((querying, iteration), 0)
             while (querying, iteration, batch) in self._spent:
@@ -190,6 +199,35 @@ class Querying:
             totals.append(self._asking[querying].logits(total)[: len(part)])
             answered.append(there)
         return Answer(torch.cat(totals), tuple(answered), relay.cost)
+
+    def _check_parties(self, querying: int, who: list[int]) -> None:
+        """Refuse clients that cannot ask or answer, each cause in a separate message."""
+        for client in (querying, *who):
+            self.plan.graph_of(client)
+        if querying in who:
+            raise ParameterError(
+                f"client {querying} asks and is among those that answer, {who}: leave it out",
+                code="client-limits",
+            )
+        if silent := [client for client in who if client not in self._networks]:
+            raise ParameterError(
+                f"clients {silent} have loaded no weights: call load(client, module, samples) for "
+                "each of them",
+                code="weights-missing",
+            )
+
+    def _pictures(self, name: str, given: Pictures) -> torch.Tensor:
+        """Pictures as a tensor of the plan's shape, on the CPU."""
+        shape = self.plan.input_shape
+        expect_a((torch.Tensor, np.ndarray), given, name, f"pass a tensor [M, {shape}]")
+        images = torch.as_tensor(given).detach().cpu()
+        if images.shape[1:] != shape or not len(images) or images.is_complex():
+            raise ParameterError(
+                f"{name} have shape {tuple(images.shape)}, expected one or more of {shape}: pass "
+                f"{name} as [M, C, H, W]",
+                code="wrong-shape",
+            )
+        return images if images.is_floating_point() else images.float()
 
     def _check_range(self, querying: int, images: torch.Tensor) -> None:
         """Refuse images that the ring holds and that products of it may not hold."""

@@ -9,7 +9,7 @@ import torch
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.privhfl.dealer import Dealer, Dithers, weight_masks
 from torchfsl.privhfl.draws import LABEL_QA, LABEL_SQ, Identity, Pair
-from torchfsl.privhfl.messages import Kind, Topic, decode, encode
+from torchfsl.privhfl.messages import Kind, Topic, cut, decode, encode
 from torchfsl.privhfl.plan import QueryPlan
 
 
@@ -91,8 +91,9 @@ class QueryingParty:
             dealt = Dealer(plan, plan.graphs[a], self._a[a], qa, sq).deal()
             state.query_masks[a], state.logit_masks[a] = dealt.query_mask, dealt.logit_mask
             state.dithers[a] = dealt.dithers
-            topic = Topic(self.client, a, iteration, batch)
-            messages.append(encode(plan, Kind.DEALING, topic, *dealt.body))
+            for step, body in enumerate(cut(dealt.body, plan.dealing_parts(plan.graphs[a]))):
+                topic = Topic(self.client, a, iteration, batch, step)
+                messages.append(encode(plan, Kind.DEALING, topic, *body))
         self._batches[iteration, batch] = state
         return messages
 

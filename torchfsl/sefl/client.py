@@ -193,6 +193,19 @@ class ClientRound:
         }
         return self.receipt() if self._over else self.submit(zeros)
 
+    def drop_out(self) -> Receipt:
+        """Hand in nothing: the aggregator adds up the others.
+
+        Raises:
+            ProtocolError: submitted already.
+        """
+        if self._over:
+            raise ProtocolError(
+                "this round has its update already, or was given up", code="already-submitted"
+            )
+        self._over = True
+        return self.receipt()
+
     def receipt(self) -> Receipt:
         """What the round has cost so far."""
         return self._traffic.receipt()

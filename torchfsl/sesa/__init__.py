@@ -4,7 +4,7 @@ Secure Submodel Aggregation after Sami and Guler. Read `round` (one round on one
 `sesa_plan` (what is agreed and what is refused), `isolated` (why), `planner`, `coding` (the
 mathematics of a round), `cohort`, `messages` (the wire), `channels` (from client to client through
 the server), `transport`, `client` and `client_round`, `server`; `explain` tells a plan and its
-costs in words.
+costs in words. `sharded` cuts a torch network into submodels; it alone imports torch.
 
 Invariant: the opened sums equal the plaintext sums of the survivors' updates, bit for bit, whoever
 else drops out.
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torchfsl.sesa.server import Server as Server
     from torchfsl.sesa.sesa_plan import SesaPlan as SesaPlan
     from torchfsl.sesa.sesa_plan import Width as Width
+    from torchfsl.sesa.sharded import Sharded as Sharded
 
 __getattr__, __dir__ = lazily(__name__)
 __all__ = __dir__()

@@ -114,6 +114,17 @@ class ClientRound(AbortsOnError):
             raise ProtocolError("this round was submitted already", code="already-submitted")
         return self._send_masked([np.zeros(mask.shape, dtype=np.int64) for mask in self._masks])
 
+    def drop_out(self) -> Receipt:
+        """Hand in nothing: the server counts this client among the round's dropouts.
+
+        Raises:
+            ProtocolError: this round was submitted before.
+        """
+        if self._submitted:
+            raise ProtocolError("this round was submitted already", code="already-submitted")
+        self._submitted, self._masks = True, []
+        return self._line.receipt()
+
     def receipt(self) -> Receipt:
         """What the round has cost so far."""
         return self._line.receipt()
@@ -179,7 +190,7 @@ class ClientRound(AbortsOnError):
         for number, segment in enumerate(self._plan.segments):
             count, owned = counts.get(segment.name, 1), self._owned(number)
             if count < owned and self._plan.counts_on_owners:
-                self._submitted, self._masks = True, []
+                self.drop_out()
                 raise ParameterError(
                     f"segment {segment.name!r}: client contributes to {count} submodels, its width "
                     f"owns {owned}, expected all. Nothing was sent. Plan a Width that clients "

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, expect_a
 from torchfsl.sesa.sesa_plan import SesaPlan, Width
 from torchfsl.submodel.plan import drawn_session
 from torchfsl.submodel.segments import SegmentSpec, SpecSource, default_encoding, plain_segments
@@ -50,6 +50,8 @@ def build_plan(
     Raises:
         ParameterError: a limit is exceeded; the message names it.
     """
+    for width in widths:
+        expect_a(Width, width, "an entry of widths", "pass Width(owned, clients)")
     fields: dict[str, Any] = {**options, "session": drawn_session(options.get("session"))}
     return SesaPlan(
         encoding=encoding,

@@ -18,7 +18,8 @@ from torchfsl.submodel.in_process import InProcess, OfCohort, Remembered
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.rounds import abandoned_on_error
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.update import Update
+from torchfsl.submodel.update import Update, check_update
+from torchfsl.types import Indices
 
 
 def run_round(
@@ -43,6 +44,11 @@ def run_round(
         ParameterError: an update does not fit the plan. The round ends unopened.
         ProtocolError: the plan refuses these clients or survivors. The round ends unopened.
     """
+    if unknown := sorted(set(updates) - set(widths)):
+        raise ParameterError(
+            f"clients {unknown} have no width: name the width of every client in widths",
+            code="unknown-client",
+        )
     link = InProcess(server)
     clients = [Client(server.plan, link, client_id=c, width=widths[c]) for c in updates]
     with abandoned_on_error(server):
@@ -52,11 +58,16 @@ def run_round(
             update = updates[client.client_id]
             if update is None:
                 continue
-            wanted = {s.name: update[s.name].indices for s in server.plan.asked_early}
-            with client.start_round(round_number, indices=wanted) as session:  # type: ignore[arg-type]
+            with client.start_round(round_number, indices=_asked(server.plan, update)) as session:
                 session.submit(update)
             sessions.append(session)
         return finish_round(link, sessions)
+
+
+def _asked(plan: SesaPlan, update: Update) -> dict[str, Indices]:
+    """By segment the submodels that an update changes."""
+    check_update(plan, update)
+    return {segment.name: update[segment.name].positions for segment in plan.asked_early}
 
 
 def begin_round(link: InProcess[Server], clients: Collection[Client], round_number: int) -> None:

@@ -224,7 +224,16 @@ class SesaPlan(SubmodelPlan):
         Args:
             counts: clients of each width.
             dropouts: how many of them drop out, at random.
+
+        Raises:
+            ParameterError: not one number for each width.
         """
+        if len(counts) != len(self.widths):
+            raise ParameterError(
+                f"counts has {len(counts)} numbers, expected {len(self.widths)}: give the clients "
+                "of each width",
+                code="wrong-shape",
+            )
         total = 0.0
         for number, part in enumerate(self.parts):
             groups = [

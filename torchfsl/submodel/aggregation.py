@@ -88,7 +88,10 @@ class AbortsOnError(ABC):
 
 
 class RoundSession(Protocol):
-    """A client in one round, as `torchfsl.fsl.client.round.ClientRound` is one."""
+    """A client in one round, as `torchfsl.fsl.client.round.ClientRound` is one.
+
+    Where servers see dropouts, a method `drop_out()` hands in nothing and returns the receipt.
+    """
 
     def download(self) -> Mapping[str, Array]:
         """The clear tensors of the model: all outside retrieving segments."""

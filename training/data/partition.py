@@ -68,6 +68,19 @@ def _apportion(
     return counts
 
 
+def by_writer(writers: Positions, num_clients: int, stream: Stream) -> list[Positions]:
+    """Each client has the examples of one writer; writers beyond the clients stay out.
+
+    Args:
+        writers: `[n]`, with at least `num_clients` distinct ones.
+        num_clients: number of parts.
+        stream: draws which writers are clients.
+    """
+    names = np.unique(writers)
+    chosen = np.sort(names[stream.choice(len(names), num_clients)])
+    return [np.flatnonzero(writers == name) for name in chosen]
+
+
 def two_labels(labels: npt.NDArray[np.int64], num_clients: int, stream: Stream) -> list[Positions]:
     """Sort by label, cut into twice as many pieces as clients, give each client two of them.
 

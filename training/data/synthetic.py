@@ -71,3 +71,34 @@ def synthetic_images(
 
 def _to_pixels(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
     return np.clip(128.0 + 40.0 * values, 0.0, 255.0).astype(np.uint8)
+
+
+def synthetic_writers(
+    seed: int, *, writers: int, train: int, test: int, shape: tuple[int, int, int], classes: int
+) -> LabelledData[Images]:
+    """A made federated set: every writer has a stroke (an offset and a contrast) and few labels.
+
+    Args:
+        seed: of the generator.
+        writers: number of writers.
+        train: training images of all writers.
+        test: test images, of writers drawn alike.
+        shape: channels, height, width.
+        classes: number of classes.
+    """
+    plain = synthetic_images(seed, train=train, test=test, shape=shape, classes=classes)
+    hands = Stream(seed, "synthetic writers")
+    contrast = 0.6 + hands.integers(5, writers) / 10
+    offset = hands.integers(41, writers) - 20
+    favourite = hands.integers(classes, writers)
+
+    def written(table: Table[Images], name: str) -> Table[Images]:
+        stream = Stream(seed, "synthetic hands", name)
+        close = (table.labels[:, None] - favourite) % classes < max(2, classes // 3)
+        drawn = stream.integers(1 << 30, close.size).reshape(close.shape)
+        who = np.where(close, drawn, -1).argmax(axis=1)  # a writer who writes this label
+        values = table.inputs * contrast[who][:, None, None, None]
+        values += offset[who][:, None, None, None]
+        return Table(np.clip(np.rint(values), 0, 255).astype(np.uint8), table.labels, who)
+
+    return LabelledData(written(plain.train, "train"), written(plain.test, "test"), classes)

@@ -44,10 +44,15 @@ PADDING, UNKNOWN = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class Table(Generic[Inputs]):
-    """One split: raw inputs (strings, or one array of images) in order, and their labels."""
+    """One split: raw inputs (strings, or one array of images) in order, and their labels.
+
+    Attributes:
+        writers: int64 `[n]`, a number for whose hand each example is by; None if unknown.
+    """
 
     inputs: Inputs
     labels: Labels
+    writers: Labels | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +91,8 @@ def for_validation(data: LabelledData[Inputs], stream: Stream) -> LabelledData[I
 def _rows(table: Table[Inputs], positions: Labels) -> Table[Inputs]:
     raw: Any = table.inputs
     chosen: Any = [raw[p] for p in positions] if isinstance(raw, list) else raw[positions]
-    return Table(chosen, table.labels[positions])
+    writers = None if table.writers is None else table.writers[positions]
+    return Table(chosen, table.labels[positions], writers)
 
 
 def load_images(source: str, *, label: str | None = None) -> LabelledData[Images]:

@@ -12,15 +12,17 @@ from torch import nn
 
 import models
 from models.hankel import in_blocks
+from torchfsl.sesa import Sharded
 from training.checkpoint import CheckpointFolder
 from training.config import READS, Config
 from training.data import partition
 from training.data.click_tables import load_clicks, synthetic_clicks
 from training.data.interaction_tables import load_table
 from training.data.interactions import synthetic_interactions
+from training.data.leaf import is_leaf, load_leaf
 from training.data.prf import Stream
 from training.data.rating_folders import load_folder
-from training.data.synthetic import synthetic_images, synthetic_sentences
+from training.data.synthetic import synthetic_images, synthetic_sentences, synthetic_writers
 from training.data.table_files import SUFFIXES
 from training.data.tables import (
     Inputs,
@@ -212,8 +214,14 @@ def _images(
     config: Config, network: Callable[..., nn.Module], shape: tuple[int, int, int]
 ) -> ClassificationTask:
     settings = config.images
-    if config.data == SYNTHETIC:
+    by_writer = config.partition.scheme == "writers"
+    if config.data == SYNTHETIC and by_writer:
+        sizes = {"writers": config.partition.clients, "train": 2000, "test": 400, "classes": 10}
+        data = synthetic_writers(config.seed, shape=shape, **sizes)
+    elif config.data == SYNTHETIC:
         data = synthetic_images(config.seed, train=2000, test=400, shape=shape, classes=10)
+    elif is_leaf(config.data):
+        data = load_leaf(config.data)
     else:
         data = load_images(config.data, label=settings.label or None)
     check_shape(data, shape, config.data, config.preset)
@@ -228,7 +236,9 @@ def _images(
     return ClassificationTask(
         train,
         test,
-        parts=_parts(config, data.train.labels),
+        parts=_written(config, data.train.writers)
+        if by_writer
+        else _parts(config, data.train.labels),
         model=functools.partial(network, classes=data.num_classes),
         local=_local(config),
         seed=config.seed,
@@ -241,14 +251,12 @@ def _image_shards(
     """The network in shards, clients of different widths."""
     settings = config.sesa
 
-    def sharded(classes: int) -> models.Sharded:
-        return models.Sharded(
-            network(classes=classes), shards=settings.shards, scaled=settings.scaled
-        )
+    def sharded(classes: int) -> Sharded:
+        return Sharded(network(classes=classes), shards=settings.shards, scaled=settings.scaled)
 
     task = _images(config, sharded, shape)
     layout = task.build_model()
-    assert isinstance(layout, models.Sharded)
+    assert isinstance(layout, Sharded)
     widths = Widths(
         settings,
         layout,
@@ -266,8 +274,21 @@ def _splits(config: Config, data: LabelledData[Inputs]) -> LabelledData[Inputs]:
     return for_validation(data, Stream(config.seed, "validation"))
 
 
+def _written(config: Config, writers: Ids | None) -> list[Ids]:
+    """A writer for each client."""
+    clients, known = config.partition.clients, 0 if writers is None else len(np.unique(writers))
+    if writers is None or clients > known:
+        raise ConfigError(
+            f"partition.scheme is writers and {config.data!r} has {known} writers for "
+            f"{clients} clients: name a folder of LEAF's FEMNIST, or fewer clients"
+        )
+    return partition.by_writer(writers, clients, Stream(config.seed, "partition"))
+
+
 def _parts(config: Config, labels: Ids) -> list[Ids]:
     stream = Stream(config.seed, "partition")
+    if config.partition.scheme == "writers":
+        return _written(config, None)
     if not 1 <= config.partition.clients <= len(labels):
         raise ConfigError(
             f"partition.clients is {config.partition.clients}; there are {len(labels)} examples"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from models import Sharded
+from torchfsl.sesa import Sharded
 from training.data.prf import Stream
 from training.data.tables import Images, LabelledData
 from training.sections import ConfigError
@@ -185,7 +185,7 @@ class ShardedTask(ClassificationTask):
     """The same, of a network in shards of which each client trains those that its width allows.
 
     Args:
-        task: gives data and model, a `models.Sharded`.
+        task: gives data and model, a `torchfsl.sesa.Sharded`.
         widths: of the clients.
     """
 

@@ -8,12 +8,12 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from models import Sharded
+from torchfsl.sesa import Sharded
 from training.data.prf import Stream
 from training.sections import ConfigError, Sesa
 
 Shards = Sequence[Sequence[int]]
-"""By hidden layer of a `models.Sharded` the numbers of shards."""
+"""By hidden layer of a `torchfsl.sesa.Sharded` the numbers of shards."""
 
 
 class Widths:

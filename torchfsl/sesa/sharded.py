@@ -1,6 +1,6 @@
 """Networks in shards: a client of little means trains some units of every hidden layer.
 
-    net = Sharded(MnistCNN(), shards=4)
+    net = Sharded(plain, shards=4)    # any chain of convolutions and linear layers
     chosen = [[1], [3], [0]]          # of the first, second and third hidden layer
     rows = net.rows(chosen)           # which rows of which tables that are
     net.take(chosen)                  # from now on forward uses no others
@@ -11,9 +11,9 @@ to one part, or to a pair of parts of neighbouring layers, are one row of an `nn
 whatever handles rows of tables handles parts of networks. A client with the fraction B of the units
 of each layer holds `B * shards` rows of tables `units` and `(B * shards)**2` of tables `links`.
 
-Which shards a client takes is for the trainer to choose: at random every round (SESA), always the
-first (HeteroFL), or a window that moves on by one a round (FedRolex; unit by unit where `shards` is
-the number of units).
+The caller chooses which shards a client takes. SESA draws them at random every round, HeteroFL
+always takes the first. FedRolex takes a window that moves on by one per round, unit by unit if
+`shards` is the number of units.
 
 Shape legend
     K = shards, k = those taken of a layer, U = units of a shard, S = values that one unit passes on
@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.cnn import ResponseNorm
+from torchfsl.errors import ParameterError
 
 Shards = Sequence[Sequence[int]]
 """For each hidden layer the numbers of shards, distinct."""
@@ -52,7 +52,8 @@ class Sharded(nn.Module):
 
     Args:
         plain: applies its `nn.Conv2d` and `nn.Linear` layers one after another, in the order of
-            `modules()`, all with biases; between them what treats each channel alike.
+            `modules()`, all with biases. Modules between them treat each channel alike, or have an
+            attribute `channels`, which `take` sets to the numbers of the channels at hand.
         shards: K, a divisor of the width of every hidden layer.
         scaled: multiply what each hidden layer computes by K / k, as HeteroFL and FedRolex do, so
             that activations keep their size whatever the client's; without, small clients learn to
@@ -67,18 +68,22 @@ class Sharded(nn.Module):
         bias: of the classes, `[O]`.
 
     Raises:
-        ValueError: no hidden layer, one that `shards` does not divide, a layer without bias.
+        ParameterError: no hidden layer, one that `shards` does not divide, a layer without bias.
     """
 
     def __init__(self, plain: nn.Module, *, shards: int, scaled: bool = False) -> None:
         super().__init__()
         found = {n: m for n, m in plain.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
         if len(found) < 2 or any(module.bias is None for module in found.values()):
-            raise ValueError("a network in shards has a hidden layer, and every layer has a bias")
+            raise ParameterError(
+                f"Sharded expects a hidden layer and a bias in every layer, got {sorted(found)}: "
+                "pass two or more convolutions or linear layers with bias=True"
+            )
         for name, module in list(found.items())[:-1]:
             if shards < 1 or len(module.weight) % shards:
-                raise ValueError(
-                    f"{shards} shards do not divide the {len(module.weight)} of {name}"
+                raise ParameterError(
+                    f"{shards} shards do not divide the {len(module.weight)} units of {name}: "
+                    "choose a divisor"
                 )
         self.shards: Final = shards
         self.scaled: Final = scaled
@@ -100,14 +105,14 @@ class Sharded(nn.Module):
         """Let forward use these shards alone; None for all.
 
         Raises:
-            ValueError: not one or more distinct shards in [0, K) for every hidden layer.
+            ParameterError: not one or more distinct shards in [0, K) for every hidden layer.
         """
         everything = [range(self.shards)] * self.num_hidden
         self._taken = self._checked(everything if shards is None else shards)
         layer = -1
         for name, module in self._plain[0].named_modules():
             layer += any(name == known.name for known in self._layers)
-            if isinstance(module, ResponseNorm):
+            if hasattr(module, "channels"):
                 module.channels = torch.cat(
                     [self._unit_numbers(layer, s) for s in self._taken[layer]]
                 )
@@ -116,7 +121,7 @@ class Sharded(nn.Module):
         """By name of a table's weight the increasing rows, int64, that `take(shards)` uses.
 
         Raises:
-            ValueError: as in `take`.
+            ParameterError: as in `take`.
         """
         taken = self._checked(shards)
         units = {f"units.{i}.weight": torch.tensor(sorted(own)) for i, own in enumerate(taken)}
@@ -195,12 +200,15 @@ class Sharded(nn.Module):
     def _checked(self, shards: Shards) -> tuple[tuple[int, ...], ...]:
         taken = tuple(tuple(int(number) for number in layer) for layer in shards)
         if len(taken) != self.num_hidden:
-            raise ValueError(
-                f"shards of {len(taken)} layers; there are {self.num_hidden} hidden ones"
+            raise ParameterError(
+                f"shards of {len(taken)} layers, expected {self.num_hidden} hidden ones: give a "
+                "list for each of them"
             )
         for own in taken:
             if not own or len(set(own)) < len(own) or not set(own) <= set(range(self.shards)):
-                raise ValueError(f"shards {own}: take one or more distinct ones of {self.shards}")
+                raise ParameterError(
+                    f"shards {own}: take one or more distinct ones of {self.shards}, from 0 on"
+                )
         return taken
 
 

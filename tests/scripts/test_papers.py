@@ -1,0 +1,115 @@
+"""docs/papers.md: no row of a paper is without a figure or a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.reproduction import paper as fsl_paper
+from scripts.reproduction import papers_tables, privhfl_paper, report
+from scripts.reproduction.page_table import TABLES
+from scripts.reproduction.papers import figures
+from scripts.reproduction.papers.row import REASONS, VERDICTS, Row
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "papers.md"
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def every_row() -> Iterator[tuple[str, Row]]:
+    found = figures.all_figures()
+    for name in papers_tables.PAPERS:
+        yield from ((name, row) for row in papers_tables.settled(name, found))
+
+
+def test_every_row_has_a_figure_or_a_reason() -> None:
+    for name, row in every_row():
+        problem = faults(row)
+        assert not problem, f"{name}, {row.place}: {problem}"
+
+
+def faults(row: Row) -> str:
+    """What a row lacks."""
+    if row.verdict not in VERDICTS or not row.place or not row.claim:
+        return "no place, claim or verdict"
+    if row.verdict == "not run":
+        return "" if row.why.startswith(REASONS) and not row.ours else "no reason that counts"
+    if row.verdict == "to run":
+        return "" if row.why and "scripts/reproduce" in papers_tables.origin(row) else "no command"
+    if not row.ours:
+        return "neither figure nor reason"
+    if row.verdict in ("weaker", "different") and not row.why:
+        return "no word on how it differs"
+    return "" if row.source else "no command"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Row("Table 1", "accuracy", "1.0", "", "same", source="table2"),
+        Row("Table 1", "accuracy", "1.0", "2.0", "weaker", source="table2"),
+        Row("Table 1", "accuracy", "1.0", "", "not run", "it was late"),
+        Row("Table 1", "accuracy", "1.0", "", "to run", "later"),
+        Row("Table 1", "accuracy", "1.0", "2.0", "same"),
+    ],
+)
+def test_a_row_without_figure_or_reason_is_noticed(bad: Row) -> None:
+    assert faults(bad)
+
+
+def test_the_page_is_what_the_script_prints() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == report.filled(text), "stale: scripts/reproduce report"
+    for name in papers_tables.PAPERS:
+        assert TABLES[f"papers-{name}"].render() in text
+
+
+def test_a_row_without_its_result_is_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {**figures.all_figures(), "bins": {}}
+    rows = {row.place: row for row in papers_tables.settled("fsl", found)}
+    assert rows["Table 3, 2^15"].verdict == "to run"
+    assert not rows["Table 3, 2^15"].ours
+    assert rows["Table 4, 10 %"].verdict == "better"
+
+
+def test_tests_and_pages_that_rows_name_exist() -> None:
+    for _, row in every_row():
+        if row.source.startswith("tests/"):
+            assert (ROOT / row.source).exists(), row.source
+        if row.page:
+            assert (ROOT / "docs" / row.page).exists(), row.page
+    for command in re.findall(r"`python -m (scripts\.[\w.]+)", PAGE.read_text()):
+        assert (ROOT / (command.replace(".", "/") + ".py")).exists(), command
+
+
+def test_every_cell_of_the_printed_tables_has_its_row() -> None:
+    """The papers' own constants against the places of the rows."""
+    places = {name: [row.place for row in rows] for name, rows in papers_tables.PAPERS.items()}
+    of = "\n".join(places["fsl"])
+    for dataset, shares in fsl_paper.ACCURACY.items():
+        label = {"mnist": "MNIST", "cifar10": "CIFAR-10", "trec": "TREC"}[dataset]
+        assert all(f"Table 7, {label}, {share} %" in of for share in shares)
+    for m, percent in fsl_paper.COMPUTATION:
+        assert f"Table 5, 2^{m}, {percent} %" in of
+    for m, percent in fsl_paper.COMMUNICATION:
+        assert f"Table 6, 2^{m}, {percent} %" in of
+    assert all(f"Table 8, {share:g} %" in of for share in fsl_paper.MEGA_ELEMENTS)
+    own = "\n".join(places["privhfl"])
+    assert all(f"Table 2, {data}, {part}" in own for data, part in privhfl_paper.BATCHES)
+    assert all(f"Table 3, {name}" in own for name in privhfl_paper.PREDICTION)
+    assert all(f"Table 4, {name}" in own for name in privhfl_paper.MNIST)
+    assert all(f"Table 5, {lam:g}" in own for lam in privhfl_paper.LAMBDA)
+    figures_of = {"fsl": 7, "sesa": 3, "sefl": 4, "privhfl": 20}
+    for name, count in figures_of.items():
+        text = "\n".join(places[name])
+        missing = [n for n in range(1, count + 1) if not re.search(rf"Figures? {n}(?!\d)", text)]
+        assert not missing, (name, missing)
