@@ -50,7 +50,8 @@ class PlanFields(ctypes.Structure):
             "max_participations", "min_separation", "l2_bound", "noise_sigma", "lane_sigma",
             "upload_bytes", "download_bytes")),
         *((name, ctypes.c_uint32) for name in (
-            "lane", "proofs", "clip", "sum_bound", "checked", "num_segments", "num_clear", "num_server_keys")),
+            "lane", "proofs", "clip", "sum_bound", "checked", "num_segments", "num_clear",
+            "num_server_keys")),
         ("digest", ctypes.c_uint8 * 32),
         ("session", ctypes.c_uint8 * 16),
         ("server_keys", ctypes.c_uint8 * 64),
