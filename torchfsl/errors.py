@@ -27,6 +27,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "bound-too-small": "rounding alone can exceed the norm bound",
         "budget-unknown": "the spent part of the privacy budget is unknown",
         "certificate-expired": "the certificate has expired",
+        "audit-conditions": "the plan does not meet a condition of its audit",
         "client-limits": "the numbers of clients contradict each other or exceed the plan",
         "client-rejected": "a message of the client was refused, so its report is not in the sum",
         "client-withdrew": "a server or the network failed, so the client left the round",

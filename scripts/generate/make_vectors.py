@@ -35,7 +35,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server import norms
 from torchfsl.fsl.server.server import Server
-from torchfsl.fsl.suite import WIRE_VERSION
+from torchfsl.fsl.suite import SIGN_KEY_BYTES, WIRE_VERSION
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
@@ -62,6 +62,15 @@ def small_plan() -> Plan:
     )
 
 
+def audited_plan(plan: Plan) -> Plan:
+    """The plan with proofs of the norm and an audit by fixed keys."""
+    keys = [(bytes([number]) * SIGN_KEY_BYTES).hex() for number in range(1, 5)]
+    return dataclasses.replace(
+        plan, proofs="norm", l2_bound=1 << 20,
+        audit="open", audit_keys=tuple(keys[:2]), auditors=tuple(keys[2:]),
+    )  # fmt: skip
+
+
 def plan_vectors() -> Json:
     """Canonical texts and their digests."""
     fixed = make_plan(make_segment("table", "rows", (9, 2), k_max=2, tau=2, theta=3), max_epochs=4)
@@ -70,6 +79,7 @@ def plan_vectors() -> Json:
     plans = [small_plan(), mixed_plan(), mixed_plan(secure=False, lane="weight"), fixed]
     plans.append(dataclasses.replace(small_plan(), proofs="lanes"))
     plans.append(dataclasses.replace(weights, segments=tuple(bounded)))
+    plans.append(audited_plan(small_plan()))
     texts = [plan.to_json() for plan in plans]
     digests = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
     return {"cases": [{"text": t, "digest": d} for t, d in zip(texts, digests, strict=True)]}
@@ -178,9 +188,14 @@ def play(plan: Plan) -> tuple[Wire, Opened]:
         return wire, finish_round((one, two))
 
 
-def round_vectors() -> Json:
+def audited_vectors() -> Json:
+    """The same of a plan with proofs and an audit."""
+    return round_vectors(audited_plan(small_plan()))
+
+
+def round_vectors(given: Plan | None = None) -> Json:
     """A whole round at the servers: messages in, answers and opened sums out."""
-    plan = small_plan()
+    plan = given or small_plan()
     wire, opened = play(plan)
     answers = [
         {"party": e.party, "client": messages.peek(e.data).client, "data": e.data.hex()}
@@ -280,6 +295,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "plans": plan_vectors,
     "plans_bad_fields": bad_plan_vectors,
     "round": round_vectors,
+    "round_audited": audited_vectors,
     "round_bad_reports": bad_report_vectors,
     "sefl": sefl_vectors,
     "sum_bound": sum_bound_vectors,

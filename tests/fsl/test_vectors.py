@@ -188,8 +188,9 @@ def servers_of(vector: dict[str, Any]) -> tuple[Server, Server]:
     return one, two
 
 
-def test_a_whole_round_at_the_servers() -> None:
-    vector = read("round")
+@pytest.mark.parametrize("name", ["round", "round_audited"])
+def test_a_whole_round_at_the_servers(name: str) -> None:
+    vector = read(name)
     servers = servers_of(vector)
     for message in vector["messages"]:
         server = servers[message["party"]]

@@ -53,6 +53,7 @@ LABEL_UPLOAD: Final = b"torchfsl upload"
 LABEL_PROOF: Final = b"torchfsl proof"
 LABEL_CHOICE: Final = b"torchfsl choice"
 LABEL_BINS: Final = b"torchfsl bins"
+LABEL_PRIVATE: Final = b"torchfsl private"
 
 CHUNK_BYTES: Final = 1 << 20
 """Longer pieces are hashed chunk by chunk."""

@@ -10,9 +10,9 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     TREES_RELAY    nonce 16, trees                                              S_a to S_b
     ANSWER         XOR of selected rows, and tags, by segment, digest 32 of
                    the model's rows; sealed                                     server to client
-    REPORT         nonce 16, master seed 16, hint nonce 16, tag 16,
+    REPORT         nonce 16, master seed 16, hint nonce 16, tag 16, private 32,
                    public part, masked dense values, masked proof               client to S_a
-    REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, tag 16,
+    REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, tag 16, private 32,
                    commitment 32                                                client to S_b
     REPORT_RELAY   nonce 16, hint nonce 16, public part                         S_a to S_b
     MODEL          digests 32 + 32, tensors outside retrieving segments         server to client
@@ -37,10 +37,12 @@ Early trees are those of the retrieving segments, or of all segments in a sessio
 above 1), where they go up once and TREES is not sent in later rounds. The public part of a report
 is the trees of all other segments, then the hints of all, in plan order, then, under `proofs`,
 carry trees and their hints; a masked proof is slack values, squares and the proof
-(`plan.statement`). COUNTS is there only under `min_contributors` above 1; SHARE is then salt 32 and
-a slot for each position, which `commitments` describes. A tree is its correction words and, if the
-plan verifies, its 32-byte check word. An answer is sealed under a key from its sender's master
-seed: 16 bytes more (`crypto.aead`). Digests and commitments are those of `kdf.digest`; `bodies` and
+(`plan.statement`). `private` is there only under `audit`: the digest of what the other server alone
+gets (`ReportContext.private_digest`), under the tag, too. COUNTS is there only under
+`min_contributors` above 1; SHARE is then salt 32 and a slot for each position, which `commitments`
+describes. A tree is its correction words and, if the plan verifies, its 32-byte check word. An
+answer is sealed under a key from its sender's master seed: 16 bytes more (`crypto.aead`). Digests
+and commitments are those of `kdf.digest`; `bodies` and
 `uploads` have the fields.
 """
 
@@ -107,6 +109,11 @@ def master_seed_bytes(plan: Plan) -> int:
     return SEED_BYTES + (HPKE_BYTES if plan.server_keys else 0)
 
 
+def private_bytes(plan: Plan) -> int:
+    """Length of what a report says of the part that goes to the other server alone."""
+    return DIGEST_BYTES if plan.audited else 0
+
+
 def public_report_bytes(plan: Plan) -> int:
     """Length of a report's public part."""
     trees = sum(s.tree_bytes for s in plan.late) + proof_public_bytes(plan.statement)
@@ -148,6 +155,7 @@ def lengths(plan: Plan) -> Mapping[Kind, Length]:
     masked = sum(plan.dense_bytes(s) for s in plan.dense) + proof_private_bytes(plan.statement)
     public = public_report_bytes(plan)
     secret = master_seed_bytes(plan)
+    heads = 3 * SEED_BYTES + secret + private_bytes(plan)
     fetched = sum(s.fetch_bytes for s in plan.retrieving)
     answers = SEAL_BYTES + DIGEST_BYTES + sum(s.answer_bytes for s in plan.segments)
     fetch_answers = SEAL_BYTES + DIGEST_BYTES + sum(s.fetch_answer_bytes for s in plan.retrieving)
@@ -157,8 +165,8 @@ def lengths(plan: Plan) -> Mapping[Kind, Length]:
         Kind.TREES_COMMIT: Length(2 * SEED_BYTES + secret + DIGEST_BYTES),
         Kind.TREES_RELAY: Length(SEED_BYTES + trees),
         Kind.ANSWER: Length(answers),
-        Kind.REPORT: Length(3 * SEED_BYTES + secret + public + masked),
-        Kind.REPORT_COMMIT: Length(3 * SEED_BYTES + secret + DIGEST_BYTES),
+        Kind.REPORT: Length(heads + public + masked),
+        Kind.REPORT_COMMIT: Length(heads + DIGEST_BYTES),
         Kind.REPORT_RELAY: Length(2 * SEED_BYTES + public),
         Kind.MODEL: Length(2 * DIGEST_BYTES + clear),
         Kind.MODEL_DIGEST: Length(2 * DIGEST_BYTES),

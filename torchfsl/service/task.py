@@ -82,6 +82,11 @@ class Task:
                 "`Owner.bind`, and check that all sides hold the same ca-server-0 and ca-server-1",
                 code="wrong-authorities",
             )
+        if self.plan.audited:
+            raise ParameterError(
+                "this library's server processes do not run audits: plan with audit='none'",
+                code="unsupported-plan",
+            )
         if floors is not None:
             floors.check(self.plan, coins=self.coins, authorities=authorities.keys)
 

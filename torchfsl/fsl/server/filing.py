@@ -37,17 +37,14 @@ Own: TypeAlias = TreesBody | TreesCommit | ReportBody | ReportCommit
 class Identity(NamedTuple):
     """What tells a message from another one of its client, kind and round.
 
-    `fingerprint` of the message; `digests` that its tag covers, the first of which is
-    the commitment to its public part, in it or computed.
+    `fingerprint` of the message; `digests` that its tag covers: what it says of the part that went
+    to the other server alone, under `audit`; the commitment to its public part, in it or computed;
+    of masked values.
     """
 
     fingerprint: bytes
     digests: tuple[bytes, ...]
-
-    @property
-    def commitment(self) -> bytes:
-        """32 bytes."""
-        return self.digests[0]
+    commitment: bytes
 
 
 def arrivals(report: Report, body: AnyTrees | AnyReport) -> Arrivals:
@@ -67,7 +64,10 @@ def identify(report: Report, body: AnyTrees | AnyReport) -> Identity:
     digests: tuple[bytes, ...] = (commitment,)
     if isinstance(body, ReportBody):
         digests += (report.context_of(body.nonce, body.hint_nonce).masked_digest(*body.masked),)
-    return Identity(hashlib.sha256(body.head + b"".join(digests)).digest(), digests)
+    fingerprint = hashlib.sha256(body.head + b"".join(digests)).digest()
+    if isinstance(body, ReportBody | ReportCommit) and body.private:
+        digests = (body.private, *digests)
+    return Identity(fingerprint, digests, commitment)
 
 
 def file(
@@ -123,8 +123,20 @@ def _file_own(
     into.nonce, into.commitment = body.nonce, identity.commitment
     if isinstance(body, ReportBody | ReportCommit):
         report.hint_nonce = body.hint_nonce
+        if body.private:
+            report.private = private_digests(report, body, seed, identity.digests[-1])
     if isinstance(body, ReportBody):
         report.masked = body.masked
+
+
+def private_digests(
+    report: Report, body: ReportBody | ReportCommit, seed: bytes, hidden: bytes
+) -> tuple[bytes, ...]:
+    """By party the digests of what each server alone was sent; `hidden` is of masked values."""
+    context, party = report.context_of(body.nonce, body.hint_nonce), _party_of(report, body)
+    hidden = hidden if isinstance(body, ReportBody) else context.masked_digest()
+    both = context.private_digest(seed, party, hidden), body.private
+    return both if party == 0 else both[::-1]
 
 
 def _opened_seed(report: Report, body: Own, key: SealKey | None) -> bytes:
