@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.fsl.test_proofs import bounded, small
-from tests.support.audited import KEYS, audited
+from tests.support.audited import KEYS, audited, audited_servers, auditors
 from tests.support.errors import raises
-from tests.support.federation import Event, Wire, make_servers, submit
+from tests.support.federation import Event, Wire, submit
 from tests.support.tags import tagged
 from torchfsl.errors import ParameterError, RejectedSubmission
 from torchfsl.fsl import messages
@@ -69,7 +69,9 @@ def test_parties_take_auditors_that_they_have_pinned_and_no_others() -> None:
 
 
 def test_a_report_has_64_bytes_more_and_no_other_message_of_clients_changes() -> None:
-    kinds = [kind for kind in Kind if kind < Kind.ROUND_STATE or kind >= Kind.FETCH]
+    kinds = [
+        kind for kind in Kind if kind < Kind.ROUND_STATE or Kind.FETCH <= kind <= Kind.FETCH_MODEL
+    ]
     more = {k: (body_bytes(PLAN, k) or 0) - (body_bytes(PLAIN, k) or 0) for k in kinds}
     assert {kind: extra for kind, extra in more.items() if extra} == {
         Kind.REPORT: 32,
@@ -83,7 +85,7 @@ Change = Callable[[bytes], bytes]
 
 def play(plan: Plan, changes: dict[Kind, Change]) -> tuple[tuple[Server, Server], Opened]:
     """A round of clients 0, 1 and 2; messages of client 1 are changed as it would itself."""
-    servers = make_servers(plan)
+    servers = audited_servers(plan)
     begin_round(servers, 1)
 
     def alter(event: Event) -> bytes:
@@ -95,7 +97,7 @@ def play(plan: Plan, changes: dict[Kind, Change]) -> tuple[tuple[Server, Server]
     rng = np.random.default_rng(5)
     for client in (0, 1, 2):
         submit(wire, client, 1, bounded(plan, rng))
-    return servers, finish_round(servers)
+    return servers, finish_round(servers, auditors=auditors(plan))
 
 
 def other_private(data: bytes) -> bytes:

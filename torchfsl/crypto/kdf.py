@@ -54,6 +54,10 @@ LABEL_PROOF: Final = b"torchfsl proof"
 LABEL_CHOICE: Final = b"torchfsl choice"
 LABEL_BINS: Final = b"torchfsl bins"
 LABEL_PRIVATE: Final = b"torchfsl private"
+LABEL_PROMISE: Final = b"torchfsl promise"
+LABEL_NOISE: Final = b"torchfsl noise"
+LABEL_RECORD: Final = b"torchfsl record"
+LABEL_PASS: Final = b"torchfsl pass"
 
 CHUNK_BYTES: Final = 1 << 20
 """Longer pieces are hashed chunk by chunk."""

@@ -16,6 +16,7 @@ from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, ProtocolError
 from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
 from torchfsl.fsl.dpf.trees import check_trees
+from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.reports import Arrivals, Report
 from torchfsl.fsl.uploads import (
     AnyReport,
@@ -90,7 +91,10 @@ def file(
         _file_own(report, body, into, identity, key)
     if not isinstance(body, TreesCommit | ReportCommit):
         (into.public,) = body.public  # a view of the message, which may be a file's
-        _check_encoding(report, body)
+        try:
+            check_encoding(report.plan, body)
+        except DecodeError as error:
+            report.reject(str(error))
     if into.complete and not isinstance(body, TreesBody | ReportBody):
         check_relay(report, into)
 
@@ -175,17 +179,18 @@ def _party_of(report: Report, body: Own) -> int:
     return report.client % 2 if public else 1 - report.client % 2
 
 
-def _check_encoding(
-    report: Report, body: TreesBody | TreesRelay | ReportBody | ReportRelay
-) -> None:
-    """Trees are checked on arrival, so that a bad encoding costs its sender the round."""
-    segments = report.plan.early if isinstance(body, AnyTrees) else report.plan.late
-    try:
-        check_trees(segments, *body.public)
-        if report.plan.statement is not None and isinstance(body, AnyReport):
-            check_trees([report.plan.statement.carries], carries(report.plan, *body.public))
-            if isinstance(body, ReportBody):
-                _, elements = slack_and_elements(report.plan.statement, body.masked[-1])
-                field128.checked(elements)
-    except DecodeError as error:
-        report.reject(str(error))
+def check_encoding(plan: Plan, body: TreesBody | TreesRelay | ReportBody | ReportRelay) -> None:
+    """Refuse a public part, or a masked one, that kernels must not see.
+
+    Trees are checked on arrival, so that a bad encoding costs its sender the round.
+
+    Raises:
+        DecodeError: it is badly encoded.
+    """
+    segments = plan.early if isinstance(body, AnyTrees) else plan.late
+    check_trees(segments, *body.public)
+    if plan.statement is not None and isinstance(body, AnyReport):
+        check_trees([plan.statement.carries], carries(plan, *body.public))
+        if isinstance(body, ReportBody):
+            _, elements = slack_and_elements(plan.statement, body.masked[-1])
+            field128.checked(elements)
