@@ -27,6 +27,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "bound-too-small": "rounding alone can exceed the norm bound",
         "budget-unknown": "the spent part of the privacy budget is unknown",
         "certificate-expired": "the certificate has expired",
+        "audit-missing": "an auditor did not do its part in time",
         "audit-conditions": "the plan does not meet a condition of its audit",
         "bad-signature": "a signature of an audited round does not fit",
         "client-limits": "the numbers of clients contradict each other or exceed the plan",

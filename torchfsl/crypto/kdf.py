@@ -58,6 +58,9 @@ LABEL_PROMISE: Final = b"torchfsl promise"
 LABEL_NOISE: Final = b"torchfsl noise"
 LABEL_RECORD: Final = b"torchfsl record"
 LABEL_PASS: Final = b"torchfsl pass"
+LABEL_NAMED: Final = b"torchfsl named"
+LABEL_AUDIT_KEY: Final = b"torchfsl audit key"
+LABEL_PIECE: Final = b"torchfsl piece"
 
 CHUNK_BYTES: Final = 1 << 20
 """Longer pieces are hashed chunk by chunk."""

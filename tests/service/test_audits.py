@@ -1,0 +1,133 @@
+"""Audited rounds of running servers: auditors pass them, name a liar, or are missed in time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.fsl.test_proofs import bounded, small
+from tests.support.federation import wanted_rows
+from tests.support.network import CONFIG, Pair, wait_until
+from torchfsl.errors import DecodeError, ProtocolError
+from torchfsl.fsl.floors import ClientPolicy
+from torchfsl.service import Owner, connect
+from torchfsl.service.auditor import LIAR, PASSED, REFUSED, AuditorProcess, audit_file
+from torchfsl.service.net.certificates import make_development_certificates
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.submodel.opened import Opened
+
+PLAN = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3)
+FEW = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3, min_contributors=2)
+
+
+class Audited(Pair):
+    """Servers whose task has an audit, and auditors in this process."""
+
+    def __init__(self, folder: Path, *, seconds: float = 60.0, odd: int = -1) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        make_development_certificates(folder / "certs", range(8), auditors=True)
+        self.keys = tuple(
+            (folder / "certs" / f"auditor-{party}-sign.pub").read_text().strip() for party in (0, 1)
+        )
+        floors = f'\n[floors]\nauditors = ["{self.keys[0]}", "{self.keys[1]}"]\n'
+        limits = f"{CONFIG.rstrip()}\naudit_seconds = {seconds}\n"
+        super().__init__(folder, PLAN, limits + floors, odd=odd)
+        self.auditors: list[AuditorProcess] = []
+
+    def set_up(self, *, replace: bool = True) -> None:
+        self.owner = Owner(self.urls, self.tls, policy=self.policy)
+        self.task = self.owner.bind(self._plan, auditors=self.keys)
+        self.plan = self.task.plan
+        from tests.support.federation import make_state
+
+        self.owner.set_up(self.task, make_state(self.plan), replace=replace)
+        self.number = 0
+
+    def auditor(self, party: int) -> AuditorProcess:
+        files = TlsFiles.in_folder(self.tls, f"auditor-{party}")
+        return AuditorProcess(party, self.urls, files, self.folder / f"auditor{party}")
+
+    @contextlib.contextmanager
+    def audited_by(self, *parties: int) -> Iterator[None]:
+        """Both servers' auditors at work, or one."""
+        ends = threading.Event()
+        made = [self.auditor(party) for party in parties]
+        threads = [
+            threading.Thread(target=one.run, args=(lambda: not ends.is_set(), 0.05)) for one in made
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            for thread, one in zip(threads, made, strict=True):
+                thread.join()
+                one.close()
+
+    def report(self, *clients: int) -> None:
+        floors = ClientPolicy(min_clients=1, auditors=self.keys, audited=True)
+        for client in clients:
+            with connect(self.urls, self.tls, client, require=floors, policy=self.policy) as link:
+                update = bounded(self.plan, np.random.default_rng(client))
+                wanted = wanted_rows(self.plan, update)
+                session = link.client.start_round(self.number, indices=wanted)
+                session.download()
+                session.retrieve()
+                session.submit(update)
+
+    def round_of(self, *clients: int) -> Opened:
+        self.open()
+        self.report(*clients)
+        return self.close()
+
+
+def verdicts(pair: Audited, party: int) -> list[Path]:
+    return sorted((pair.folder / f"auditor{party}" / "verdicts").glob("*.json"))
+
+
+@pytest.mark.parametrize("plan", [PLAN, FEW], ids=["plain", "counts first"])
+def test_rounds_open_once_both_auditors_have_passed_them(tmp_path: Path, plan: object) -> None:
+    with Audited(tmp_path) as pair:
+        pair._plan = plan  # type: ignore[assignment]
+        pair.start()
+        pair.set_up()
+        with pair.audited_by(0, 1):
+            for _ in range(2):
+                assert pair.round_of(2, 3).clients == (2, 3)
+        pair.owner.model(pair.task)
+        for party in (0, 1):
+            assert len(verdicts(pair, party)) == 2
+            assert not list((pair.folder / f"auditor{party}" / "keys").iterdir())
+            assert not (pair.state(party) / "audit").exists()
+
+
+def test_without_the_auditor_of_the_other_server_nothing_is_opened(tmp_path: Path) -> None:
+    with Audited(tmp_path, seconds=3.0) as pair:
+        pair.start()
+        pair.set_up()
+        with pair.audited_by(0):
+            pair.open()
+            pair.report(2, 3)
+            with pytest.raises(ProtocolError, match="audit_missing"):
+                pair.owner.close_round(pair.number)
+        with pair.audited_by(0, 1):  # nobody is named, and the next round opens
+            assert pair.round_of(2, 3).clients == (2, 3)
+
+
+def test_servers_and_clients_take_no_auditors_that_they_have_not_pinned(tmp_path: Path) -> None:
+    with Audited(tmp_path) as pair:
+        pair.start()
+        keys = pair.keys
+        pair.keys = keys[::-1]
+        with pytest.raises((ProtocolError, DecodeError), match="floor auditors pins"):
+            pair.set_up()
+        pair.keys = keys
+        pair.set_up()
+        with pytest.raises(Exception, match="floor auditors pins none"):
+            pair.client(2)
