@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 
 from tests.fsl.test_proofs import bounded, small
-from tests.support.federation import wanted_rows
-from tests.support.network import CONFIG, Pair, wait_until
+from tests.support.federation import make_state, wanted_rows
+from tests.support.network import CONFIG, Pair
+from tests.support.odd_servers import ODD
 from torchfsl.errors import DecodeError, ProtocolError
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.service import Owner, connect
-from torchfsl.service.auditor import LIAR, PASSED, REFUSED, AuditorProcess, audit_file
+from torchfsl.service.auditor import LIAR, REFUSED, AuditorProcess, audit_file
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.submodel.opened import Opened
@@ -43,8 +45,6 @@ class Audited(Pair):
         self.owner = Owner(self.urls, self.tls, policy=self.policy)
         self.task = self.owner.bind(self._plan, auditors=self.keys)
         self.plan = self.task.plan
-        from tests.support.federation import make_state
-
         self.owner.set_up(self.task, make_state(self.plan), replace=replace)
         self.number = 0
 
@@ -80,6 +80,11 @@ class Audited(Pair):
                 session.download()
                 session.retrieve()
                 session.submit(update)
+
+    def metrics(self, party: int) -> str:
+        url = f"http://127.0.0.1:{self.metrics_ports[party]}/metrics"
+        with urllib.request.urlopen(url) as answer:
+            return str(answer.read().decode())
 
     def round_of(self, *clients: int) -> Opened:
         self.open()
@@ -118,6 +123,33 @@ def test_without_the_auditor_of_the_other_server_nothing_is_opened(tmp_path: Pat
                 pair.owner.close_round(pair.number)
         with pair.audited_by(0, 1):  # nobody is named, and the next round opens
             assert pair.round_of(2, 3).clients == (2, 3)
+
+
+def test_a_server_that_steers_is_named_and_the_honest_one_halts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ODD, "add")
+    with Audited(tmp_path, odd=1) as pair:
+        pair.start()
+        pair.set_up()
+        with pair.audited_by(0, 1):
+            pair.open()
+            pair.report(2, 3)
+            with pytest.raises(ProtocolError, match="audit_liar_named"):
+                pair.owner.close_round(pair.number)
+            assert "names server 1 (share:" in pair.owner.links.info(0)["halted"]
+            with pytest.raises(ProtocolError, match="halted"):
+                pair.owner.open_round(pair.number + 1)
+        metrics = pair.metrics(0)
+        assert 'torchfsl_audit_alerts_total{why="audit_liar_named"} 1.0' in metrics
+        evidence = pair.folder / "auditor1" / "named"
+        (kept,), (key,) = evidence.glob("*.tfsa"), evidence.glob("*.key")
+        status, told = audit_file(kept, verdicts(pair, 1)[0], key)
+        assert status == LIAR
+        assert "server 1 LIED (share)" in told
+        altered = kept.read_bytes()
+        kept.write_bytes(altered[:-1] + bytes([altered[-1] ^ 1]))
+        assert audit_file(kept, verdicts(pair, 1)[0], key)[0] == REFUSED
 
 
 def test_servers_and_clients_take_no_auditors_that_they_have_not_pinned(tmp_path: Path) -> None:

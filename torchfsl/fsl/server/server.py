@@ -277,6 +277,8 @@ class Server(SecretHolder):
             if self.audit is not None:
                 self.audit.check_peer_coin("noise_coin")
             self._opening.verify(peer_folds)
+        if self.audit is not None:
+            self._keyed.begin(self.audit.noise_key(Secrets.decode(self.secrets).noise))
         self.state = Step.VERIFY.after
         return tuple(self._opening.accepted)
 
@@ -289,8 +291,6 @@ class Server(SecretHolder):
         expect_state(self.state, Step.COMMIT.before)
         if self.noise is not None and not share:
             self.noise.begin(self.rounds_opened)
-        if self.audit is not None:
-            self._keyed.begin(self.audit.noise_key(Secrets.decode(self.secrets).noise))
         share = share or share_of(self._evaluator, self._opening.accepted.values(), self.reports)
         size = SALT_BYTES if self.plan.opens_counts_first else DIGEST_BYTES
         says = self._opening.commit(share, salt or random_bytes(size))
