@@ -3,7 +3,7 @@
     python -m scripts.attacks --only explained_lie framed_server
 
 Both play what the digests of private parts are for. Without them a server that adds an offset to
-its share shows its auditor a masked value of one client that has the offset, too, and a proof with
+its share shows its auditor a masked value of one client with the same offset, and a proof with
 which its verdict stays what it signed: it knows the point at which the proof was asked.
 """
 
@@ -201,7 +201,7 @@ def _explain(server: Server) -> None:
 
 
 def _opened(server: Server, report: Report, key: bytes) -> list[int]:
-    """What the server opens of a report's proof."""
+    """The server's opened part of a report's proof."""
     asked = Questions(server.plan, server.party, key).ask(LoadedReport(server.party, report))[1]
     return field128.integers(field128.checked(asked))
 

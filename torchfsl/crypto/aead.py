@@ -1,7 +1,7 @@
 """Authenticated encryption under keys that are used once: AES-128-GCM (NIST SP 800-38D).
 
-A long text is sealed in pieces of `PIECE_BYTES`, each under a key of its own that is derived from
-the text's key, the number of the piece, and whether it is the last one.
+A long text is sealed in pieces of `PIECE_BYTES`, each under a separate key that is derived
+from the text's key, the number of the piece, and whether it is the last one.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class FetchModel(Body):
 class RoundDigest(ModelDigest):
     """The same, from server to server at the beginning of a round.
 
-    Under an audit with what a server promises of its secrets, see `server.audited`.
+    Under an audit also the promises of a server, see `server.audited`.
     """
 
     kind = Kind.ROUND_STATE
@@ -312,7 +312,7 @@ class ShareCommit(Body):
 
 @dataclass(frozen=True, slots=True)
 class AuditPass(Body):
-    """What this server's auditor has signed once its replay agreed with the commitment."""
+    """Signature of this server's auditor, whose replay agreed with the commitment."""
 
     kind = Kind.AUDIT_PASS
     signature: bytes

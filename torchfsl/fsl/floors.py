@@ -60,8 +60,8 @@ class ClientPolicy:
         authorities: the servers' authorities, as `Authorities.keys` gives them; any if empty.
         audited: the plan has an audit.
         auditors: Ed25519 public keys in hex of the auditors of server 0 and of server 1. A plan
-            with an audit must name these, and if empty there may be none: an auditor sees all that
-            its server sees, and the plan's owner must not choose it.
+            with an audit must name these, and an empty tuple accepts no plan with an audit. An
+            auditor sees all that its server sees, so the plan's coordinator must not choose it.
     """
 
     verified: bool = True

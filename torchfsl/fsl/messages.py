@@ -21,7 +21,7 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     REPORT_SET     coin 32, count entries of client 8, digest 32                server to server
     VERDICTS       count folds of 16, each with what is opened of a proof,
                    noise coin 32                                                server to server
-    SHARE_COMMIT   digest of the share, salted; signature 64                    server to server
+    SHARE_COMMIT   digest of the share, salted, signature 64                    server to server
     AUDIT_PASS     signature 64 of this server's auditor                        server to server
     SHARE          salt 32, gathered sums                                       server to server
     COUNTS         salt 32, root 32, gathered counts                            server to server
@@ -40,7 +40,7 @@ above 1), where they go up once and TREES is not sent in later rounds. The publi
 is the trees of all other segments, then the hints of all, in plan order, then, under `proofs`,
 carry trees and their hints; a masked proof is slack values, squares and the proof
 (`plan.statement`). `private` is there only under `audit`: the digest of what the other server alone
-gets (`ReportContext.private_digest`), under the tag, too. So are promises, noise coin, signature
+gets (`ReportContext.private_digest`), also under the tag. So are promises, noise coin, signature
 and AUDIT_PASS (`server.audited`). COUNTS is there only under
 `min_contributors` above 1; SHARE is then salt 32 and a slot for each position, which `commitments`
 describes. A tree is its correction words and, if the plan verifies, its 32-byte check word. An
@@ -115,7 +115,7 @@ def master_seed_bytes(plan: Plan) -> int:
 
 
 def private_bytes(plan: Plan) -> int:
-    """Length of what a report says of the part that goes to the other server alone."""
+    """Length of a report's digest of the part that goes to the other server alone."""
     return DIGEST_BYTES if plan.audited else 0
 
 

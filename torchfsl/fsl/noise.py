@@ -53,7 +53,7 @@ def add_noise(
 
 
 class KeyedNoise:
-    """Noise that follows from a key, for who may be asked to show it again; a `Draw`.
+    """Noise that follows from a key, so that a server can show it again. A `Draw`.
 
     The values of draw number `i` after `begin`, 2**16 at a time: chunk `j` takes its words from the
     AES-CTR stream under `derive(key, LABEL_NOISE, frame("stream", i, j))`, and each request for

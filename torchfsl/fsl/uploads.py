@@ -94,7 +94,7 @@ class ReportBody(Upload):
     """A report, from its client: late trees and hints, and the dense segments' masked values.
 
     Under a plan with proofs the public part ends in carry trees, and `masked` in the proof. Under
-    one with an audit `private` binds what the other server alone gets; else it is empty.
+    one with an audit `private` binds what the other server alone gets. Else it is empty.
     """
 
     kind, num_heads = Kind.REPORT, 5

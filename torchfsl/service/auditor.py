@@ -47,7 +47,7 @@ class AuditorProcess:
     Args:
         party: whose auditor this is.
         servers: URLs of server 0 and server 1.
-        files: certificate of `auditor:PARTY`, and `auditor-PARTY-sign.key` beside it.
+        files: certificate of `auditor:PARTY`, and `auditor-PARTY-sign.key` in the same folder.
         folder: of keys that are not used yet, verdicts, and evidence; made when missing.
 
     Raises:
@@ -63,8 +63,8 @@ class AuditorProcess:
         signing = files.sign_pair()
         if signing is None:
             raise ParameterError(
-                f"there is no auditor-{party}-sign.key beside {files.certificate}: `torchfsl certs "
-                "DIR --auditors` makes development keys"
+                f"expected auditor-{party}-sign.key in the folder of {files.certificate}: "
+                "`torchfsl certs DIR --auditors` makes development keys"
             )
         self.party, self.key, self.folder = party, signing[0], folder
         for name in ("keys", "verdicts", "named"):
@@ -161,7 +161,7 @@ class AuditorProcess:
             found = judged(Auditor(plan, self.party, self.key), number, private, data)
         except (Error, OSError) as error:
             verdict |= {"refused": str(error), "told": True}
-            log.error("round %d: the transcript names nobody: %s", number, error)
+            log.error("round %d: the transcript names no server: %s", number, error)
         else:
             verdict |= self._said(plan, found)
             level = logging.ERROR if found.step else logging.INFO
@@ -173,7 +173,7 @@ class AuditorProcess:
         destroy(key)
 
     def _said(self, plan: Plan, found: Finding) -> dict[str, Any]:
-        """What the other server is told, signed."""
+        """Signed fields for the other server."""
         said = {"record": found.record.hex(), "commitment": found.commitment.hex(), "told": False}
         if not found.step:
             auditor = Auditor(plan, self.party, self.key)
@@ -205,11 +205,11 @@ class AuditorProcess:
 
 
 def judged(auditor: Auditor, number: int, key: SealKey, data: bytes) -> Finding:
-    """What a sealed transcript shows. A lie counts only if both kernel paths find it.
+    """Replay a sealed transcript. A lie counts only if both kernel paths find it.
 
     Raises:
         DecodeError, ProtocolError: it cannot be opened or read, is of another round, is not signed
-            by its server, or the two paths differ: nobody is named.
+            by its server, or the two paths differ. This names no server.
     """
     info = transcript_info(auditor.plan.digest, number, auditor.party)
     text = unsealed(key, info, data)
@@ -221,7 +221,7 @@ def judged(auditor: Auditor, number: int, key: SealKey, data: bytes) -> Finding:
             again = auditor.replay(text)
         if again != found:
             raise ProtocolError(
-                f"the kernels {backend()} and portable differ: this is a bug, and names nobody"
+                f"the kernels {backend()} and portable differ: this is a bug, and names no server"
             )
     return found
 

@@ -187,13 +187,13 @@ def _seal(files: TlsFiles, party: int) -> str:
 
 
 def _audit(settings: ServeSettings) -> str:
-    """What audited tasks need: a certified key for signatures, auditors' authorities, pinned keys."""
+    """Check a certified key for signatures, the auditors' authorities, and their pinned keys."""
     files, party = settings.tls, settings.party
     signing = files.sign_pair()
     if signing is None or files.authorities().sign_key(party, signing[1]) != signing[0].public:
         raise ParameterError(
-            f"server-{party}-sign.pem and its key beside {files.certificate} are missing or no "
-            "pair: `torchfsl certs` makes development ones"
+            f"server-{party}-sign.pem and its key in the folder of "
+            f"{files.certificate} are missing or not a pair: `torchfsl certs` makes development ones"
         )
     if not (settings.node.floors.auditors and files.auditor_authorities):
         raise ParameterError(

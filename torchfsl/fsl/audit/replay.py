@@ -29,12 +29,11 @@ from torchfsl.kernels import ring
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a replay says. It holds no value and no seed.
+    """Result of a replay, without values and seeds.
 
     Attributes:
         party, round_number: whose round.
-        step: in which the server lied: `secrets`, `set`, `report`, `verdict` or `share`; empty if
-            all is as it signed.
+        step: in which the server lied (`secrets`, `set`, `report`, `verdict` or `share`), or empty.
         why: what differs, and what explains it.
         record, commitment: what the server signed.
     """
@@ -94,7 +93,7 @@ def replay(plan: Plan, shown: Transcript) -> Finding:
     """Replay a server's round.
 
     Raises:
-        ProtocolError: the server has not signed the record that it shows: nobody is named.
+        ProtocolError: the server has not signed the record that it shows, which names no server.
     """
     audit, said = shown.audit, shown.said
     if not audit.is_signed(audit.party, said):
@@ -168,7 +167,7 @@ def _lie_in_verdicts(folds: dict[int, bytes], told: tuple[bytes, ...]) -> tuple[
 
 
 def _explained(plan: Plan, shown: Transcript, opening: Opening, share: Buffer) -> str:
-    """What makes the share that the server committed to, if one simple lie does."""
+    """The lie that gives the share that the server committed to, if a simple one does."""
     party = shown.audit.party
 
     def alone(reports: Iterable[Report]) -> Buffer:

@@ -1,11 +1,11 @@
-"""What one server shows its auditor of one round, from which its share follows.
+"""Transcripts: the part of a round that a server shows its auditor. Its share follows from it.
 
 The header of `submodel.framing` with magic "TFSA", then pieces, each behind its length in eight
 little-endian bytes: own and peer's ROUND_STATE, REPORT_SET and VERDICTS, in this order, the own
 SHARE_COMMIT, the noise secret (32), the salt, and every agreed report in the order of the set:
 
     client 8, opening round 8, verified 1, nonce 16, hint nonce 16, master seed 16,
-    digest of what the other server alone was sent 32, early trees, public part, masked part
+    digest of what the other server alone was sent 32, early trees, public share, masked part
 
 Early trees are those of the round or of the session; the masked part is there if it came to this
 server. Lengths of reports follow from the plan. Secret: with the peer's share it tells everything.
@@ -42,7 +42,7 @@ _NUM_MESSAGES: Final = 2 * len(RECORDED) + 1
 
 
 class TranscriptKind(IntEnum):
-    """What a header names."""
+    """Kinds of messages in a header."""
 
     TRANSCRIPT = 1
 
@@ -108,7 +108,7 @@ def decode(plan: Plan, data: Buffer, party: int) -> Transcript:
     """A transcript from server `party`, for this plan.
 
     Raises:
-        DecodeError: it is none, or badly encoded; nothing else is raised.
+        DecodeError: if the bytes are not a transcript. No other error is raised.
     """
     message = _FRAMING.decode(plan, data, TranscriptKind.TRANSCRIPT)
     if not plan.audited or message.party != party:

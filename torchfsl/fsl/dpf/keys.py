@@ -202,7 +202,7 @@ class ReportContext:
         return kdf.digest(kdf.LABEL_UPLOAD, pieces=masked)
 
     def private_digest(self, master_seed: bytes, party: int, hidden: bytes) -> bytes:
-        """What the other server is told of all that `party` alone gets, 32 bytes.
+        """Digest of all that `party` alone gets, for the other server: 32 bytes.
 
         It hides the seed and binds it, with the masked values, of which `hidden` is the
         `masked_digest`: of none at the server that gets none.

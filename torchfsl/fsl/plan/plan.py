@@ -330,7 +330,7 @@ def _check_proofs(plan: Plan) -> None:
 
 
 def _check_audit(plan: Plan) -> None:
-    """Refuse an audit that replays nothing of use, or whose parties are not four."""
+    """Refuse an audit that could find no lie, or whose parties are not four."""
     if plan.audit not in _AUDITS:
         raise ParameterError(
             f"audit is {plan.audit!r}; choose one of {_AUDITS}", code="unknown-option"

@@ -1,4 +1,4 @@
-"""What a server promises, opens, records and signs in a round of a plan with an audit.
+"""Promises, records and signatures of a server in a round of a plan with an audit.
 
 ROUND_STATE promises three secrets of 32 bytes, before the peer has said anything: the noise secret,
 the coin of REPORT_SET and the noise coin of VERDICTS. So neither server chooses its coins or its
@@ -61,7 +61,7 @@ class AuditedRound:
     """
 
     def __init__(self, plan: Plan, party: int, round_number: int) -> None:
-        """Nothing was said."""
+        """Start without messages."""
         self.plan, self.party, self.round_number = plan, party, round_number
         self.record: dict[tuple[Kind, int], bytes] = {}
         self.reports: Mapping[int, Report] = {}
@@ -82,7 +82,7 @@ class AuditedRound:
         return kdf.digest(kdf.LABEL_RECORD, self.plan.digest, number, *said)
 
     def promises(self, secrets: Secrets) -> bytes:
-        """What ROUND_STATE says of this server's secrets: 96 bytes."""
+        """This server's promises in ROUND_STATE: 96 bytes."""
         return b"".join(self._promise(self.party, name, getattr(secrets, name)) for name in _PLACES)
 
     def check_opened(self, speaker: int, name: str, value: bytes) -> None:
@@ -155,14 +155,14 @@ class AuditedRound:
         self.peer_commit = said
 
     def pass_parts(self, party: int, commitment: bytes) -> tuple[bytes, bytes, bytes]:
-        """What the auditor of server `party` signs under `LABEL_PASS` once its replay agrees."""
+        """Parts that the auditor of server `party` signs under `LABEL_PASS`."""
         return self.digest, bytes([party]), commitment
 
     def check_pass(self, party: int, signature: bytes, commitment: bytes) -> None:
-        """Refuse what is no pass of the auditor of server `party` for this round.
+        """Refuse a signature that is not a pass of the auditor of server `party` for this round.
 
         Raises:
-            ProtocolError: it is none, or for another record or commitment.
+            ProtocolError: it is not, or for another record or commitment.
         """
         key = bytes.fromhex(self.plan.auditors[party])
         parts = self.pass_parts(party, commitment)

@@ -38,9 +38,9 @@ Own: TypeAlias = TreesBody | TreesCommit | ReportBody | ReportCommit
 class Identity(NamedTuple):
     """What tells a message from another one of its client, kind and round.
 
-    `fingerprint` of the message; `digests` that its tag covers: what it says of the part that went
-    to the other server alone, under `audit`; the commitment to its public part, in it or computed;
-    of masked values.
+    `fingerprint` of the message; `digests` that its tag covers. These are, in order, the digest of
+    the part that went to the other server alone (under `audit`), the commitment to its public part,
+    in it or computed, and the digest of masked values.
     """
 
     fingerprint: bytes
@@ -136,7 +136,7 @@ def _file_own(
 def private_digests(
     report: Report, body: ReportBody | ReportCommit, seed: bytes, hidden: bytes
 ) -> tuple[bytes, ...]:
-    """By party the digests of what each server alone was sent; `hidden` is of masked values."""
+    """By party the digests of each server's private part. `hidden` is the one of masked values."""
     context, party = report.context_of(body.nonce, body.hint_nonce), _party_of(report, body)
     hidden = hidden if isinstance(body, ReportBody) else context.masked_digest()
     both = context.private_digest(seed, party, hidden), body.private
@@ -180,7 +180,7 @@ def _party_of(report: Report, body: Own) -> int:
 
 
 def check_encoding(plan: Plan, body: TreesBody | TreesRelay | ReportBody | ReportRelay) -> None:
-    """Refuse a public part, or a masked one, that kernels must not see.
+    """Refuse a public share, or a masked part, that kernels must not see.
 
     Trees are checked on arrival, so that a bad encoding costs its sender the round.
 

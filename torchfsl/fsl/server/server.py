@@ -137,7 +137,7 @@ class Server(SecretHolder):
     def open_round(self, round_number: int, *, secrets: bytes = b"") -> bytes:
         """Begin `round_number`, above every earlier one; the digests of the model, for the peer.
 
-        A server that was started again inside the round hands in its `secrets` of before.
+        A server that was started again inside the round hands in its `secrets`.
         """
         expect_state(self.state, Step.OPEN_ROUND.before)
         round_number = new_round_number(round_number, self.last_round)
@@ -301,7 +301,7 @@ class Server(SecretHolder):
     def committed(self) -> tuple[bytes, Buffer]:
         """Salt and share behind the commitment, to be stored before the commitment is sent.
 
-        Under an audit a `transcript` is to be made and sealed before, too.
+        Under an audit a `transcript` must also be made and sealed before.
         """
         expect_state(self.state, Step.REVEAL.before)
         return self._opening.salt, self._opening.share
@@ -310,7 +310,7 @@ class Server(SecretHolder):
         """Under an audit, once the peer has committed: wait for its auditor's pass.
 
         Raises:
-            ProtocolError: it did not sign the record that this server has; the round ends unopened.
+            ProtocolError: it did not sign this server's record. The round ends unopened.
         """
         expect_state(self.state, Step.HEAR_COMMIT.before)
         said = bodies.ShareCommit.from_peer(self, peer_commitment)
@@ -326,7 +326,7 @@ class Server(SecretHolder):
         Under an audit the argument is the peer's AUDIT_PASS.
 
         Raises:
-            ProtocolError: its auditor has not signed it; the round ends unopened.
+            ProtocolError: its auditor has not signed it. The round ends unopened.
         """
         if self.plan.opens_counts_first:
             raise ProtocolError("under this plan the counts are opened first: reveal_counts")
@@ -335,7 +335,7 @@ class Server(SecretHolder):
         return self._done(Step.REVEAL, share)
 
     def reveal_counts(self, peer_commitment: bytes) -> bytes:
-        """Once the peer has committed: this server's share of the counts; else as `reveal`."""
+        """Once the peer has committed: this server's share of the counts. See `reveal`."""
         if not self.plan.opens_counts_first:
             raise ProtocolError("under this plan all is opened at once: reveal", code="wrong-step")
         counts = self._opening.reveal_counts(self._fixed(peer_commitment))

@@ -69,7 +69,7 @@ class Owner:
             optimizer: on the aggregate; plain SGD of rate 1 when None.
             source: see `ServerModel`.
             reduce: see `ServerModel`.
-            auditors: public keys in hex of the auditors of server 0 and of server 1; with them, or
+            auditors: public keys in hex of the auditors of server 0 and of server 1. With them, or
                 if the plan names some, the task has an audit.
         """
         nonce = random_bytes(16)

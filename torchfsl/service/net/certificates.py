@@ -48,7 +48,7 @@ def make_development_certificates(
         clients: client numbers.
         days: how long certificates are valid; authorities twelve times as long.
         role: make only the certificates of this role; None for all.
-        auditors: make authorities, certificates and signing keys of both auditors, too.
+        auditors: also make authorities, certificates and signing keys of both auditors.
 
     Returns:
         The certificates made.
@@ -87,7 +87,7 @@ def make_development_certificates(
 
 
 def make_sign_key(path: Path) -> str:
-    """An auditor's key for signatures; its public half in hex, which `.pub` beside it has, too."""
+    """Make an auditor's key for signatures and a file `.pub` of its public half, in hex."""
     key = ed25519.Ed25519PrivateKey.generate()
     _write_key(path, key)
     public = key.public_key().public_bytes_raw().hex()

@@ -142,7 +142,7 @@ class TlsFiles:
     def sign_pair(self) -> tuple[SignKey, bytes] | None:
         """A server's or auditor's key for signatures and its certificate, which auditors lack.
 
-        They are `server-0-sign.*` beside `server-0.pem`; None without a key.
+        They are `server-0-sign.*` in the folder of `server-0.pem`. None without a key.
         """
         certificate = self.certificate.with_stem(f"{self.certificate.stem}-sign")
         if not certificate.with_suffix(".key").exists():

@@ -98,7 +98,7 @@ def seal_uri(party: int) -> str:
 
 
 def sign_uri(party: int) -> str:
-    """What the certificate of the key by which server `party` signs audited rounds names."""
+    """Name in the certificate of the key by which server `party` signs audited rounds."""
     return f"{_SCHEME}:server:{party}:sign"
 
 

@@ -1,8 +1,8 @@
-"""Where a server waits for the auditors, and where these call it.
+"""Calls of the auditors at a server, and the waiting for them.
 
 Its own auditor gives it a key for each round, fetches the transcript that is sealed to it, and
-takes what it found to the other server. So this server hears of the other one from that one's
-auditor, and reveals its share only once it has the pass. Auditors open no port: they call.
+takes what it found to the other server. So the other server's auditor calls this server, which
+reveals its share only once it has the pass. Auditors open no port: they call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AuditDesk:
     """One server's dealings with both auditors; `Limits.audit_seconds` is how long it waits."""
 
     def __init__(self, station: Station) -> None:
-        """Nobody has called."""
+        """No auditor has called."""
         self._station = station
         self._since: dict[tuple[int, str], float] = {}
         self._watching: set[asyncio.Task[None]] = set()
@@ -65,7 +65,7 @@ class AuditDesk:
             raise NotReady(f"round {number} has no transcript here") from None
 
     async def take_pass(self, caller: Identity, number: int, message: bytes) -> None:
-        """What the other server's auditor found: nothing against it.
+        """Take the pass of the other server's auditor.
 
         Raises:
             NotAllowed: it is this server's own auditor.
@@ -78,7 +78,7 @@ class AuditDesk:
     async def take_named(
         self, caller: Identity, number: int, step: str, why: str, signature: str
     ) -> None:
-        """What the other server's auditor found: a lie. The session halts.
+        """Take the finding of a lie from the other server's auditor. The session halts.
 
         Raises:
             NotAllowed: it is this server's own auditor.

@@ -281,7 +281,7 @@ class Node:
         return message
 
     def _seal(self, number: int, message: bytes) -> None:
-        """Under an audit: write the transcript that goes with a commitment before it is said."""
+        """Under an audit: write the transcript of a commitment, before the commitment leaves."""
         server, audits = self.server, self.storage.audits
         if server.audit is None:
             return

@@ -1,8 +1,8 @@
-"""What a server keeps of audits: secrets of the running round, its sealed transcript, the records.
+"""Audits on disk: secrets of the running round, its sealed transcript, the records.
 
 Secrets lie in the ledger from ROUND_STATE to the end of the round. The transcript is a file that
 the auditor alone can open, from SHARE_COMMIT to the end of the round. The records are kept for
-good: what both servers signed, and what an auditor signed about the other one, about 1 kB a round.
+good: what both servers signed, and what an auditor signed about the other one, about 1 kB per round.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class AuditStore:
         self._ledger.put_setting(_record_name(plan, number), text.encode())
 
     def record(self, plan: Plan, number: int) -> dict[str, str]:
-        """What is kept of a round for good, in hex by what it is; empty without an audit."""
+        """Fields of a round that are kept for good, in hex; empty without an audit."""
         known: dict[str, str] = json.loads(
             self._ledger.setting(_record_name(plan, number)) or b"{}"
         )
@@ -140,7 +140,7 @@ def unsealed(key: hpke.SealKey, info: bytes, data: bytes) -> bytes:
 
 
 def transcript_info(plan_digest: bytes, number: int, party: int) -> bytes:
-    """What a sealed transcript, and the auditor's key for it, are bound to."""
+    """Context of a sealed transcript, and of the auditor's key for it."""
     about = number.to_bytes(8, "little"), bytes([party])
     return kdf.frame(kdf.LABEL_AUDIT_KEY, plan_digest, *about)
 
@@ -148,6 +148,6 @@ def transcript_info(plan_digest: bytes, number: int, party: int) -> bytes:
 def named_parts(
     plan_digest: bytes, number: int, party: int, step: str, why: str
 ) -> tuple[bytes, ...]:
-    """What the auditor of server `party` signs under `LABEL_NAMED` if its replay finds a lie."""
+    """Parts that the auditor of server `party` signs under `LABEL_NAMED` if it finds a lie."""
     about = number.to_bytes(8, "little"), bytes([party])
     return plan_digest, *about, step.encode(), why.encode()
