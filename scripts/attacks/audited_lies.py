@@ -101,7 +101,8 @@ def make_plan() -> Plan:
     return dataclasses.replace(plan, audit="open", audit_keys=keys[:2], auditors=keys[2:])
 
 
-def _servers(plan: Plan, liar: type[Server] = Server) -> tuple[Server, Server]:
+def servers_of(plan: Plan, liar: type[Server] = Server) -> tuple[Server, Server]:
+    """Both servers, the second one of a kind."""
     kinds = Server, liar
     one, two = (
         kinds[party](party, plan=plan, model=ServerModel(zeros(plan)), sign_key=_KEYS[party])
@@ -110,14 +111,27 @@ def _servers(plan: Plan, liar: type[Server] = Server) -> tuple[Server, Server]:
     return one, two
 
 
-def _reported(servers: tuple[Server, Server], link: InProcess | None = None) -> None:
+def reported(
+    servers: tuple[Server, Server],
+    link: InProcess | None = None,
+    *,
+    number: int = 1,
+    clients: int = 3,
+) -> None:
+    """Open a round, in which clients 0, 1, ... report."""
     plan, link = servers[0].plan, link or InProcess(*servers)
-    begin_round(servers, 1)
-    for number in range(3):
-        update = random_update(plan, number, 9)
-        client = Client(plan, link, client_id=number)
-        with client.start_round(1, indices={"table": update["table"].positions}) as client_round:
+    begin_round(servers, number)
+    for one in range(clients):
+        update = random_update(plan, one, number)
+        client = Client(plan, link, client_id=one)
+        wanted = {"table": update["table"].positions}
+        with client.start_round(number, indices=wanted) as client_round:
             client_round.submit(update)
+
+
+def auditors(plan: Plan) -> tuple[Auditor, Auditor]:
+    """Those of server 0 and of server 1."""
+    return Auditor(plan, 0, _KEYS[2]), Auditor(plan, 1, _KEYS[3])
 
 
 def _verified(servers: tuple[Server, Server]) -> None:
@@ -136,13 +150,13 @@ def _bound_nothing() -> AbstractContextManager[object]:
 def _steered(*, on: bool) -> Finding:
     with switched(_bound_nothing(), on=on):
         plan = make_plan()
-        servers = _servers(plan, Steering)
-        _reported(servers)
+        servers = servers_of(plan, Steering)
+        reported(servers)
         _verified(servers)
         said = servers[LIAR].commit()
         _explain(servers[LIAR])
         shown = b"".join(transcript.parts(servers[LIAR], said))
-        return Auditor(plan, LIAR, _KEYS[2 + LIAR]).replay(shown)
+        return auditors(plan)[LIAR].replay(shown)
 
 
 def _framed(*, on: bool) -> bool:
@@ -153,9 +167,9 @@ def _framed(*, on: bool) -> bool:
         return kdf.digest(kdf.LABEL_REPORT_SET, report.context.encoded, *parts)
 
     plan = make_plan()
-    servers = _servers(plan)
+    servers = servers_of(plan)
     with switched(mock.patch.object(Report, "digest", without), on=on):
-        _reported(servers, _Lying(*servers))
+        reported(servers, _Lying(*servers))
         _verified(servers)
     reports = [server.audit.reports for server in servers if server.audit is not None]
     if VICTIM not in reports[0]:

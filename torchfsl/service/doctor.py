@@ -192,8 +192,8 @@ def _audit(settings: ServeSettings) -> str:
     signing = files.sign_pair()
     if signing is None or files.authorities().sign_key(party, signing[1]) != signing[0].public:
         raise ParameterError(
-            f"server-{party}-sign.pem and its key in the folder of "
-            f"{files.certificate} are missing or not a pair: `torchfsl certs` makes development ones"
+            f"server-{party}-sign.pem and its key in the folder of {files.certificate} are "
+            "missing or not a pair: `torchfsl certs` makes development ones"
         )
     if not (settings.node.floors.auditors and files.auditor_authorities):
         raise ParameterError(

@@ -2,7 +2,7 @@
 
 Secrets lie in the ledger from ROUND_STATE to the end of the round. The transcript is a file that
 the auditor alone can open, from SHARE_COMMIT to the end of the round. The records are kept for
-good: what both servers signed, and what an auditor signed about the other one, about 1 kB per round.
+good. They hold what both servers and the other one's auditor signed, about 1 kB per round.
 """
 
 from __future__ import annotations
