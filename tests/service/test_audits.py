@@ -19,8 +19,10 @@ from torchfsl.errors import DecodeError, ProtocolError
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.service import Owner, connect
 from torchfsl.service.auditor import LIAR, REFUSED, AuditorProcess, audit_file
+from torchfsl.service.net import calls
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.net.identity import NotAllowed
 from torchfsl.submodel.opened import Opened
 
 PLAN = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3)
@@ -163,3 +165,27 @@ def test_servers_and_clients_take_no_auditors_that_they_have_not_pinned(tmp_path
         pair.set_up()
         with pytest.raises(Exception, match="floor auditors pins none"):
             pair.client(2)
+
+
+def test_an_auditor_that_asks_too_early_or_for_another_server_stops_nothing(tmp_path: Path) -> None:
+    with Audited(tmp_path) as pair:
+        pair.start()
+        pair.set_up()
+        pair.open()
+        judge = pair.auditor(0)
+        with contextlib.closing(judge):
+            early = calls.encode_request(round=pair.number)
+            with pytest.raises(calls.NotReady, match="no transcript"):
+                judge.links.links[0].once("Transcript", early, limit=1 << 20)
+            with pytest.raises(NotAllowed, match="not the auditor of this server"):
+                judge.links.links[1].once("Transcript", early, limit=1 << 20)
+            forged = calls.encode_request(
+                round=pair.number, step="share", why="?", signature="00" * 64
+            )
+            with pytest.raises(ProtocolError, match="not signed by the auditor"):
+                judge.links.links[1].once("Named", forged, limit=0)
+            with pytest.raises(NotAllowed, match="own auditor"):
+                judge.links.links[0].once("Named", forged, limit=0)
+        with pair.audited_by(0, 1):
+            pair.report(2, 3)
+            assert pair.close().clients == (2, 3)

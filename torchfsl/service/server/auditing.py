@@ -59,10 +59,10 @@ class AuditDesk:
         """
         self._check_own(caller)
         path = self._station.node.storage.audits.path(number)
-        try:
-            return await self._station.run(path.read_bytes)
-        except FileNotFoundError:
-            raise NotReady(f"round {number} has no transcript here") from None
+        data = await self._station.run(lambda: path.read_bytes() if path.exists() else b"")
+        if not data:
+            raise NotReady(f"round {number} has no transcript here")
+        return data
 
     async def take_pass(self, caller: Identity, number: int, message: bytes) -> None:
         """Take the pass of the other server's auditor.
@@ -98,7 +98,9 @@ class AuditDesk:
         """
         node = self._station.node
         row = node.storage.ledger.round(number)
-        if not node.plan.audited or row is None or row.state is not StoredState.VERIFIED:
+        if not node.plan.audited or row is None or row.state.has_ended:
+            return
+        if await self._station.run(node.transcript.said, number, Kind.SHARE_COMMIT) is not None:
             return
         while not await self._station.run(lambda: node.storage.audits.key):
             await self._wait(number, f"the auditor of server {node.party} to give a key")
