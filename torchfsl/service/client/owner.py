@@ -73,10 +73,10 @@ class Owner:
                 if the plan names some, the task has an audit.
         """
         nonce = random_bytes(16)
-        authorities, told = self.files.authorities(), self._certificates()
-        keys = tuple(authorities.seal_key(party, told[party]).hex() for party in (0, 1))
+        authorities, keys = self.files.authorities(), self.server_keys()
         audit: dict[str, Any] = {}
         if named := auditors or plan.auditors:
+            told = self._certificates()
             signing = tuple(authorities.sign_key(party, told[party]).hex() for party in (0, 1))
             audit = {"audit": "open", "audit_keys": signing, "auditors": tuple(named)}
         plan = task.bind_plan(plan, authorities, nonce, keys, audit)
