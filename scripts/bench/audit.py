@@ -1,4 +1,4 @@
-"""What an audit costs, as ratios of processor time in one run.
+"""Costs of an audit, as ratios of processor time in one run.
 
     python -m scripts.bench.audit --clients 20 --repeats 5
 
