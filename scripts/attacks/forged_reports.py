@@ -87,7 +87,7 @@ class Forgery:
             party: context.upload_tag(seeds[party], party, said, masked),
             1 - party: context.upload_tag(seeds[1 - party], 1 - party, said),
         }
-        heads = [(self.nonce, seeds[to], self.hint_nonce, tags[to]) for to in (0, 1)]
+        heads = [(self.nonce, seeds[to], self.hint_nonce, tags[to], b"") for to in (0, 1)]
         bodies: dict[int, Body] = {
             party: ReportBody(*heads[party], (public,), ()),
             1 - party: ReportCommit(*heads[1 - party], said),

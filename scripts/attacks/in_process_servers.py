@@ -30,6 +30,7 @@ from torchfsl.service.net import calls
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.trust import Trust
+from torchfsl.service.server.auditing import AuditDesk
 from torchfsl.service.server.failures import Failures
 from torchfsl.service.server.fetching import FetchDesk
 from torchfsl.service.server.handlers import all_methods
@@ -238,10 +239,12 @@ class InProcessServers:
         station.failures = Failures(self.ended[party].append)
         link = _Loopback(self, 1 - party)
         relays = Relays(station, link)
-        side: RoundDriver | Follower
-        side = RoundDriver(station, link, relays) if party == 0 else Follower(station, relays)
+        audits = AuditDesk(station)
+        side: RoundDriver | Follower = Follower(station, relays, audits)
+        if party == 0:
+            side = RoundDriver(station, link, relays, audits)
         pem = self.pems[f"server-{party}-seal"]
-        methods = all_methods(station, relays, FetchDesk(station, link), side, lambda: pem)
+        methods = all_methods(station, relays, FetchDesk(station, link), side, lambda: pem, audits)
         trust = Trust(self.files(f"server-{party}"))
         router = Router(station, trust, methods, Observer(), _Door())  # type: ignore[arg-type]
         self.stations[party], self.routers[party], self.sides[party] = station, router, side

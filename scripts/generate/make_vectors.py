@@ -25,6 +25,7 @@ from scripts.generate.primitive_vectors import Json, drawn
 from scripts.generate.sefl_vectors import sefl_vectors
 from scripts.generate.writing import CHECK, write
 from scripts.program import ROOT, Options, program
+from tests.support.audited import SIGN_KEYS, audited, auditors
 from tests.support.federation import Wire, make_plan, make_segment, mixed_plan, submit
 from tests.support.reference import sum_bound as reference
 from tests.support.tags import tagged
@@ -62,6 +63,12 @@ def small_plan() -> Plan:
     )
 
 
+def audited_plan(plan: Plan) -> Plan:
+    """The plan with noise, proofs of the norm, and an audit by fixed keys."""
+    noise = {"noise_sigma": 300, "lane_sigma": 2}
+    return audited(dataclasses.replace(plan, proofs="norm", l2_bound=1 << 20, **noise))
+
+
 def plan_vectors() -> Json:
     """Canonical texts and their digests."""
     fixed = make_plan(make_segment("table", "rows", (9, 2), k_max=2, tau=2, theta=3), max_epochs=4)
@@ -70,6 +77,7 @@ def plan_vectors() -> Json:
     plans = [small_plan(), mixed_plan(), mixed_plan(secure=False, lane="weight"), fixed]
     plans.append(dataclasses.replace(small_plan(), proofs="lanes"))
     plans.append(dataclasses.replace(weights, segments=tuple(bounded)))
+    plans.append(audited_plan(small_plan()))
     texts = [plan.to_json() for plan in plans]
     digests = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
     return {"cases": [{"text": t, "digest": d} for t, d in zip(texts, digests, strict=True)]}
@@ -164,24 +172,34 @@ def small_updates() -> dict[int, Update]:
     }
 
 
-def play(plan: Plan) -> tuple[Wire, Opened]:
-    """Round 7 of clients 4 and 9, with retrieval: the wire, and what was opened."""
+def play(plan: Plan) -> tuple[Wire, Opened, list[str]]:
+    """Round 7 of clients 4 and 9, with retrieval: the wire, the sums, the servers' secrets."""
     counter = iter(range(1 << 20))
-    one, two = (Server(b, plan=plan, model=ServerModel(small_state(plan))) for b in (0, 1))
+    keys = SIGN_KEYS if plan.audited else (None, None)
+    one, two = (
+        Server(b, plan=plan, model=ServerModel(small_state(plan)), sign_key=keys[b]) for b in (0, 1)
+    )
     with mock.patch("os.urandom", lambda size: drawn(f"entropy {next(counter)}", size)):
         begin_round((one, two), 7)
+        secrets = [server.secrets.hex() for server in (one, two)]
         wire = Wire((one, two))
         for client, update in small_updates().items():
             submit(wire, client, 7, update)
             for party in (0, 1):
                 wire.fetch(party, Kind.ANSWER, 7, client)
-        return wire, finish_round((one, two))
+        judges = auditors(plan) if plan.audited else ()
+        return wire, finish_round((one, two), auditors=judges), secrets
 
 
-def round_vectors() -> Json:
+def audited_vectors() -> Json:
+    """The same of a plan with proofs and an audit."""
+    return round_vectors(audited_plan(small_plan()))
+
+
+def round_vectors(given: Plan | None = None) -> Json:
     """A whole round at the servers: messages in, answers and opened sums out."""
-    plan = small_plan()
-    wire, opened = play(plan)
+    plan = given or small_plan()
+    wire, opened, secrets = play(plan)
     answers = [
         {"party": e.party, "client": messages.peek(e.data).client, "data": e.data.hex()}
         for e in wire.events
@@ -191,6 +209,7 @@ def round_vectors() -> Json:
     return {
         "plan": plan.to_json(),
         "round": 7,
+        **({"secrets": secrets} if plan.audited else {}),
         "state": {name: value.tobytes().hex() for name, value in small_state(plan).items()},
         "messages": [{"party": e.party, "kind": e.kind.name, "data": e.data.hex()} for e in sent],
         "answers": answers,
@@ -204,7 +223,7 @@ def round_vectors() -> Json:
 def bad_report_vectors() -> Json:
     """One message of client 4 in `round.json` replaced; client 9 must open alone."""
     plan = small_plan()
-    wire, _ = play(plan)
+    wire, _, _ = play(plan)
     sent = [e for e in wire.events if not e.is_reply]
     trees = sum(s.tree_bytes for s in plan.early)
     defects: dict[str, tuple[Kind, Callable[[bytearray], None]]] = {
@@ -280,6 +299,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "plans": plan_vectors,
     "plans_bad_fields": bad_plan_vectors,
     "round": round_vectors,
+    "round_audited": audited_vectors,
     "round_bad_reports": bad_report_vectors,
     "sefl": sefl_vectors,
     "sum_bound": sum_bound_vectors,

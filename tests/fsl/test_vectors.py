@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.audited import SIGN_KEYS, auditors
 from torchfsl.crypto import kdf
 from torchfsl.errors import DecodeError, RejectedSubmission
 from torchfsl.fsl.cuckoo import placement as cuckoo
@@ -183,13 +184,23 @@ def servers_of(vector: dict[str, Any]) -> tuple[Server, Server]:
         for segment in plan.segments
         for tensor in segment.tensors
     }  # fmt: skip
-    one, two = (Server(party, plan=plan, model=ServerModel(state)) for party in (0, 1))
-    begin_round((one, two), vector["round"])
+    keys = SIGN_KEYS if plan.audited else (None, None)
+    one, two = (
+        Server(party, plan=plan, model=ServerModel(state), sign_key=keys[party]) for party in (0, 1)
+    )
+    if "secrets" not in vector:
+        begin_round((one, two), vector["round"])
+        return one, two
+    secrets = [bytes.fromhex(secret) for secret in vector["secrets"]]
+    states = [s.open_round(vector["round"], secrets=secrets[s.party]) for s in (one, two)]
+    one.start(states[1])
+    two.start(states[0])
     return one, two
 
 
-def test_a_whole_round_at_the_servers() -> None:
-    vector = read("round")
+@pytest.mark.parametrize("name", ["round", "round_audited"])
+def test_a_whole_round_at_the_servers(name: str) -> None:
+    vector = read(name)
     servers = servers_of(vector)
     for message in vector["messages"]:
         server = servers[message["party"]]
@@ -201,7 +212,8 @@ def test_a_whole_round_at_the_servers() -> None:
     for answer in vector["answers"]:
         given = servers[answer["party"]].reply(Kind.ANSWER, vector["round"], answer["client"])
         assert given.hex() == answer["data"]
-    opened = finish_round(servers)
+    plan = servers[0].plan
+    opened = finish_round(servers, auditors=auditors(plan) if plan.audited else ())
     assert list(opened.clients) == vector["clients"]
     assert {name: total.tolist() for name, total in opened.sums.items()} == vector["sums"]
     assert {name: total.tolist() for name, total in opened.lanes.items()} == vector["lanes"]

@@ -19,7 +19,7 @@ def test_every_function_that_takes_nothing_and_gives_a_result_is_an_attack() -> 
     found = command.attacks()
     assert found["leaf_relation"] is leaf_relation.leaf_relation
     assert "row" not in found
-    assert len(found) == 22
+    assert len(found) == 25
 
 
 def test_a_table_and_a_file_say_what_happened(

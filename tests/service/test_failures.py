@@ -21,6 +21,7 @@ from tests.support.federation import mixed_plan
 from tests.support.network import HASTY, Pair
 from torchfsl.errors import Error, ProtocolError
 from torchfsl.service.client.owner import Owner
+from torchfsl.service.server.auditing import AuditDesk
 from torchfsl.service.server.failures import EXIT_STATE_FAILED, EXIT_STATE_REFUSED, Failures
 from torchfsl.service.server.round_driver import RoundDriver
 from torchfsl.service.state.ledger import Ledger
@@ -114,7 +115,7 @@ def test_a_jump_of_the_wall_clock_neither_closes_a_round_nor_keeps_it_open(
     ledger.start_round(1, 0, now + 0.5)
     relays: Any = SimpleNamespace(restart=lambda: None)
     station: Any = Standing(ledger)
-    driver = RoundDriver(station, None, relays)  # type: ignore[arg-type]
+    driver = RoundDriver(station, None, relays, AuditDesk(station))  # type: ignore[arg-type]
     driver._deadline = time.monotonic() + driver._seconds_left(1)
     monkeypatch.setattr(time, "time", lambda: now + jump)
     asyncio.run(driver._collect(1))

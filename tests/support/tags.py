@@ -39,6 +39,8 @@ def tagged(plan: Plan, data: bytes, opening_round: int | None = None) -> bytes:
         said = [_commitment(context, body)]
         if isinstance(body, ReportBody):
             said.append(context.masked_digest(*body.masked))
+        if body.private:
+            said.insert(0, body.private)
         tag = context.upload_tag(body.seed, party, *said)
     else:
         tag = trees.upload_tag(body.seed, party, _commitment(trees, body))

@@ -50,6 +50,16 @@ class SealKey:
             raise ParameterError("not a private key for seals: these are X25519")
         return cls(private)
 
+    @classmethod
+    def from_raw(cls, raw: bytes) -> Self:
+        """A key from its 32 private bytes, as `raw` gives them."""
+        return cls(X25519PrivateKey.from_private_bytes(raw))
+
+    @property
+    def raw(self) -> bytes:
+        """The private key, 32 bytes. Secret."""
+        return self._private.private_bytes_raw()
+
     @property
     def public(self) -> bytes:
         """The public key, 32 bytes; in hex it stands in `Plan.server_keys`."""

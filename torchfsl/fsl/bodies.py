@@ -155,7 +155,7 @@ class ModelDigest(Body):
 
     def equals(self, other: ModelDigest) -> bool:
         """Whether it is the same model; in time that does not depend on the digests."""
-        return kdf.digests_equal(b"".join(self.parts()), b"".join(other.parts()))
+        return kdf.digests_equal(self.clear + self.rows, other.clear + other.rows)
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
@@ -198,11 +198,20 @@ class FetchModel(Body):
         return cls(FetchAnswer.decode(plan, view[:size]), view[size:])
 
 
+@dataclass(frozen=True, slots=True)
 class RoundDigest(ModelDigest):
-    """The same, from server to server at the beginning of a round."""
+    """The same, from server to server at the beginning of a round.
 
-    __slots__ = ()
+    Under an audit also the promises of a server, see `server.audited`.
+    """
+
     kind = Kind.ROUND_STATE
+    promises: bytes = b""
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        clear, rows = view[:DIGEST_BYTES], view[DIGEST_BYTES : 2 * DIGEST_BYTES]
+        return cls(bytes(clear), bytes(rows), bytes(view[2 * DIGEST_BYTES :]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,26 +279,43 @@ class ReportSet(Body):
 
 @dataclass(frozen=True, slots=True)
 class Verdicts(Body):
-    """Of each agreed report the fold and what is opened of its proof, in the order of the set."""
+    """Of each agreed report the fold and what is opened of its proof, in the order of the set.
+
+    Under an audit the noise coin of this server stands behind them.
+    """
 
     kind = Kind.VERDICTS
     verdicts: tuple[bytes, ...]
+    noise_coin: bytes = b""
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        size = verdict_bytes(plan.statement)
-        parts = [bytes(view[start : start + size]) for start in range(0, len(view), size)]
+        size, end = verdict_bytes(plan.statement), len(view) - messages.coin_bytes(plan)
+        parts = [bytes(view[start : start + size]) for start in range(0, end, size)]
         for part in parts:
             field128.checked(part[FOLD_BYTES:])  # canonical, or no message at all
-        return cls(tuple(parts))
+        return cls(tuple(parts), bytes(view[end:]))
 
 
 @dataclass(frozen=True, slots=True)
 class ShareCommit(Body):
-    """Commitment to a share."""
+    """Commitment to a share; under an audit signed, with the record of the round."""
 
     kind = Kind.SHARE_COMMIT
     commitment: bytes
+    signature: bytes = b""
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        return cls(bytes(view[:DIGEST_BYTES]), bytes(view[DIGEST_BYTES:]))
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPass(Body):
+    """Signature of this server's auditor, whose replay agreed with the commitment."""
+
+    kind = Kind.AUDIT_PASS
+    signature: bytes
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:

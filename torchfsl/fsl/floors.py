@@ -15,6 +15,8 @@ A server reads them from its settings, a client from the call or from a policy f
     max_epochs = 10             # most rounds that one set of trees may serve
     plans = ["9f86d081..."]     # no plan but these, by digest
     authorities = ["...", ...]  # SHA-256 of the public keys of both servers' authorities
+    audited = true              # auditors replay the servers' shares before anything is opened
+    auditors = ["...", "..."]   # public keys of both auditors: other ones are refused
 
 What is not named has its default below. Every layout lies within the cuckoo bound, always.
 """
@@ -36,7 +38,7 @@ from torchfsl.fsl.plan.coin import Coins, check_coins
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel.plan import LANES, Lane, check_hex
 
-_FLAGS: Final = ("verified", "sealed", "joint_coin")
+_FLAGS: Final = ("verified", "sealed", "joint_coin", "audited")
 _MOST_EPSILON: Final = 500.0
 _LEAST: Final = {"min_clients": 1, "min_contributors": 1, "max_k": 0, "max_rounds": 0,
                  "max_epochs": 0}  # fmt: skip
@@ -62,6 +64,10 @@ class ClientPolicy:
         max_epochs: largest `Plan.max_epochs`; 0 for any.
         plans: digests in hex of the only plans allowed; any if empty.
         authorities: the servers' authorities, as `Authorities.keys` gives them; any if empty.
+        audited: the plan has an audit.
+        auditors: Ed25519 public keys in hex of the auditors of server 0 and of server 1. A plan
+            with an audit must name these, and an empty tuple accepts no plan with an audit. An
+            auditor sees all that its server sees, so the plan's coordinator must not choose it.
     """
 
     verified: bool = True
@@ -78,6 +84,8 @@ class ClientPolicy:
     max_epochs: int = 0
     plans: tuple[str, ...] = ()
     authorities: tuple[str, ...] = ()
+    audited: bool = False
+    auditors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in _FLAGS:
@@ -111,8 +119,13 @@ class ClientPolicy:
             raise ParameterError(
                 f"floor lanes is {self.lanes}: choose some of {LANES}", code="invalid-policy"
             )
-        for digest in (*self.plans, *self.authorities):
-            check_hex("a digest in the floors", digest, 32)
+        for digest in (*self.plans, *self.authorities, *self.auditors):
+            check_hex("a digest or key in the floors", digest, 32)
+        if len(self.auditors) not in (0, 2):
+            raise ParameterError(
+                "floor auditors has two keys, of the auditors of server 0 and of server 1",
+                code="invalid-policy",
+            )
         if len(self.authorities) not in (0, 2):
             raise ParameterError(
                 "floor authorities has two digests, of server 0 and of server 1",
@@ -189,6 +202,11 @@ class ClientPolicy:
             _refuse("digest", plan.digest.hex(), "plans", "does not list it")
         if self.authorities and tuple(authorities) != self.authorities:
             _refuse("session", "of other servers", "authorities", f"pins {self.authorities}")
+        if self.audited and not plan.audited:
+            _refuse("audit", repr(plan.audit), "audited", "wants 'open'")
+        if plan.audited and tuple(plan.auditors) != self.auditors:
+            pinned = f"pins {list(self.auditors)}" if self.auditors else "pins none"
+            _refuse("auditors", list(plan.auditors), "auditors", pinned)
         if coins:
             check_coins(plan, coins)
         elif self.joint_coin:

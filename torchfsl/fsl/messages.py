@@ -10,17 +10,19 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     TREES_RELAY    nonce 16, trees                                              S_a to S_b
     ANSWER         XOR of selected rows, and tags, by segment, digest 32 of
                    the model's rows; sealed                                     server to client
-    REPORT         nonce 16, master seed 16, hint nonce 16, tag 16,
+    REPORT         nonce 16, master seed 16, hint nonce 16, tag 16, private 32,
                    public part, masked dense values, masked proof               client to S_a
-    REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, tag 16,
+    REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, tag 16, private 32,
                    commitment 32                                                client to S_b
     REPORT_RELAY   nonce 16, hint nonce 16, public part                         S_a to S_b
     MODEL          digests 32 + 32, tensors outside retrieving segments         server to client
     MODEL_DIGEST   digests 32 + 32                                              server to client
-    ROUND_STATE    digests 32 + 32 of the model                                 server to server
+    ROUND_STATE    digests 32 + 32 of the model, promises 96                    server to server
     REPORT_SET     coin 32, count entries of client 8, digest 32                server to server
-    VERDICTS       count folds of 16, each with what is opened of a proof       server to server
-    SHARE_COMMIT   digest of the share, salted                                  server to server
+    VERDICTS       count folds of 16, each with what is opened of a proof,
+                   noise coin 32                                                server to server
+    SHARE_COMMIT   digest of the share, salted, signature 64                    server to server
+    AUDIT_PASS     signature 64 of this server's auditor                        server to server
     SHARE          salt 32, gathered sums                                       server to server
     COUNTS         salt 32, root 32, gathered counts                            server to server
     FETCH          nonce 16, master seed 16, tag 16, trees to fetch with, and
@@ -37,10 +39,13 @@ Early trees are those of the retrieving segments, or of all segments in a sessio
 above 1), where they go up once and TREES is not sent in later rounds. The public part of a report
 is the trees of all other segments, then the hints of all, in plan order, then, under `proofs`,
 carry trees and their hints; a masked proof is slack values, squares and the proof
-(`plan.statement`). COUNTS is there only under `min_contributors` above 1; SHARE is then salt 32 and
-a slot for each position, which `commitments` describes. A tree is its correction words and, if the
-plan verifies, its 32-byte check word. An answer is sealed under a key from its sender's master
-seed: 16 bytes more (`crypto.aead`). Digests and commitments are those of `kdf.digest`; `bodies` and
+(`plan.statement`). `private` is there only under `audit`: the digest of what the other server alone
+gets (`ReportContext.private_digest`), also under the tag. So are promises, noise coin, signature
+and AUDIT_PASS (`server.audited`). COUNTS is there only under
+`min_contributors` above 1; SHARE is then salt 32 and a slot for each position, which `commitments`
+describes. A tree is its correction words and, if the plan verifies, its 32-byte check word. An
+answer is sealed under a key from its sender's master seed: 16 bytes more (`crypto.aead`). Digests
+and commitments are those of `kdf.digest`; `bodies` and
 `uploads` have the fields.
 """
 
@@ -55,6 +60,7 @@ from typing import Final, TypeAlias
 from torchfsl.crypto.aead import SEAL_BYTES
 from torchfsl.crypto.hpke import HPKE_BYTES
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
+from torchfsl.crypto.signing import SIGNATURE_BYTES
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import proof_private_bytes, proof_public_bytes, verdict_bytes
@@ -91,6 +97,7 @@ class Kind(IntEnum):
     FETCH_ANSWER = 18
     FETCH_MODEL = 19
     COUNTS = 20
+    AUDIT_PASS = 21
 
 
 Message: TypeAlias = framing.Message[Kind]
@@ -105,6 +112,16 @@ _WITH_MASTER_SEED: Final = frozenset(
 def master_seed_bytes(plan: Plan) -> int:
     """Length of a master seed as it travels."""
     return SEED_BYTES + (HPKE_BYTES if plan.server_keys else 0)
+
+
+def private_bytes(plan: Plan) -> int:
+    """Length of a report's digest of the part that goes to the other server alone."""
+    return DIGEST_BYTES if plan.audited else 0
+
+
+def coin_bytes(plan: Plan) -> int:
+    """Length of the noise coin in VERDICTS."""
+    return DIGEST_BYTES if plan.audited else 0
 
 
 def public_report_bytes(plan: Plan) -> int:
@@ -148,29 +165,32 @@ def lengths(plan: Plan) -> Mapping[Kind, Length]:
     masked = sum(plan.dense_bytes(s) for s in plan.dense) + proof_private_bytes(plan.statement)
     public = public_report_bytes(plan)
     secret = master_seed_bytes(plan)
+    heads = 3 * SEED_BYTES + secret + private_bytes(plan)
     fetched = sum(s.fetch_bytes for s in plan.retrieving)
     answers = SEAL_BYTES + DIGEST_BYTES + sum(s.answer_bytes for s in plan.segments)
     fetch_answers = SEAL_BYTES + DIGEST_BYTES + sum(s.fetch_answer_bytes for s in plan.retrieving)
     clear = sum(segment.download_bytes for segment in in_the_clear(plan.segments))
+    promises, signature = 3 * coin_bytes(plan), SIGNATURE_BYTES * plan.audited
     return {
         Kind.TREES: Length(2 * SEED_BYTES + secret + trees),
         Kind.TREES_COMMIT: Length(2 * SEED_BYTES + secret + DIGEST_BYTES),
         Kind.TREES_RELAY: Length(SEED_BYTES + trees),
         Kind.ANSWER: Length(answers),
-        Kind.REPORT: Length(3 * SEED_BYTES + secret + public + masked),
-        Kind.REPORT_COMMIT: Length(3 * SEED_BYTES + secret + DIGEST_BYTES),
+        Kind.REPORT: Length(heads + public + masked),
+        Kind.REPORT_COMMIT: Length(heads + DIGEST_BYTES),
         Kind.REPORT_RELAY: Length(2 * SEED_BYTES + public),
         Kind.MODEL: Length(2 * DIGEST_BYTES + clear),
         Kind.MODEL_DIGEST: Length(2 * DIGEST_BYTES),
-        Kind.ROUND_STATE: Length(2 * DIGEST_BYTES),
+        Kind.ROUND_STATE: Length(2 * DIGEST_BYTES + promises),
         Kind.REPORT_SET: Length(DIGEST_BYTES, SET_ENTRY.size, plan.max_clients),
-        Kind.VERDICTS: Length(0, verdict_bytes(plan.statement), plan.max_clients),
+        Kind.VERDICTS: Length(coin_bytes(plan), verdict_bytes(plan.statement), plan.max_clients),
         Kind.FETCH: Length(2 * SEED_BYTES + secret + fetched),
         Kind.FETCH_COMMIT: Length(2 * SEED_BYTES + secret + DIGEST_BYTES),
         Kind.FETCH_RELAY: Length(SEED_BYTES + fetched),
         Kind.FETCH_ANSWER: Length(2 * DIGEST_BYTES + fetch_answers),
         Kind.FETCH_MODEL: Length(2 * DIGEST_BYTES + fetch_answers + clear),
-        Kind.SHARE_COMMIT: Length(DIGEST_BYTES),
+        Kind.SHARE_COMMIT: Length(DIGEST_BYTES + signature),
+        Kind.AUDIT_PASS: Length(signature),
         Kind.SHARE: Length(DIGEST_BYTES + slots_bytes(plan)),
         Kind.COUNTS: Length(2 * DIGEST_BYTES + counts_bytes(plan)),
     }

@@ -6,10 +6,12 @@ N_Z(0, s**2); `privacy` says what that guarantees.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.crypto import discrete_gaussian
+from torchfsl.crypto import discrete_gaussian, kdf
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.kernels import ring
@@ -17,6 +19,9 @@ from torchfsl.submodel.correlated_noise import CorrelatedNoise
 from torchfsl.submodel.correlated_noise import Draw as Draw
 from torchfsl.submodel.segments import subset_array
 from torchfsl.types import Bytes, Whole
+
+_CHUNK: Final = 1 << 16
+"""Values of a draw from a key that share a stream of words."""
 
 
 def add_noise(
@@ -45,6 +50,46 @@ def add_noise(
     noise[is_lane] = draw(plan.lane_sigma, num_lanes)
     noisy = ring.add(values, ring.from_int64(noise, ring_bits))
     return noisy.reshape(share.shape)
+
+
+class KeyedNoise:
+    """Noise that follows from a key, so that a server can show it again. A `Draw`.
+
+    The values of draw number `i` after `begin`, 2**16 at a time: chunk `j` takes its words from the
+    AES-CTR stream under `derive(key, LABEL_NOISE, frame("stream", i, j))`, and each request for
+    words begins with a whole block. A share's draws are, by segment in index order, its values and
+    then its lanes.
+    """
+
+    def __init__(self) -> None:
+        """No round yet."""
+        self._key, self._number = b"", 0
+
+    def begin(self, key: bytes) -> None:
+        """Draw for a share under this key, 16 bytes, from its first value on."""
+        self._key, self._number = key, 0
+
+    def __call__(self, sigma: int, count: int) -> Whole:
+        """`count` draws of N_Z(0, sigma**2): `int64[count]`."""
+        assert self._key, "no round has begun"
+        number, noise = self._number, np.empty(count, dtype=np.int64)
+        self._number += 1
+        for chunk, start in enumerate(range(0, count, _CHUNK)):
+            part = noise[start : start + _CHUNK]
+            part[:] = discrete_gaussian.sample(sigma, len(part), self._words(number, chunk))
+        return noise
+
+    def _words(self, number: int, chunk: int) -> discrete_gaussian.Source:
+        places = (place.to_bytes(8, "little") for place in (number, chunk))
+        key = kdf.derive(self._key, kdf.LABEL_NOISE, kdf.frame(b"stream", *places))
+        first = 0
+
+        def words(count: int) -> discrete_gaussian.Words:
+            nonlocal first
+            start, first = first, first + -(-count // 2)
+            return kdf.stream(key, 8 * count, first=start).view("<u8")
+
+        return words
 
 
 def lanes(plan: Plan, segment: TreeSegment, count: int) -> npt.NDArray[np.bool_]:

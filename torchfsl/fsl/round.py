@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from torchfsl.errors import ParameterError, ProtocolError, expect_a, expect_able
+from torchfsl.fsl.audit import transcript
+from torchfsl.fsl.audit.replay import Auditor
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
@@ -90,15 +92,25 @@ def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
         servers[1].start(states[0])
 
 
-def finish_round(servers: tuple[Server, Server]) -> Opened:
+def finish_round(servers: tuple[Server, Server], *, auditors: tuple[Auditor, ...] = ()) -> Opened:
     """Close the round at both servers, open the sum once, apply it at both.
+
+    Args:
+        servers: server 0 and server 1.
+        auditors: of server 0 and of server 1, in a plan with an audit.
 
     Raises:
         ProtocolError: the servers disagree, or too few reports are acceptable: the round ends
             unopened. Or no round is open, or another call is finishing it, which goes on.
-        ParameterError: not server 0 and server 1 in this order.
+        ParameterError: not server 0 and server 1 in this order, or auditors are missing.
     """
     _check_pair(servers)
+    if servers[0].plan.audited and [auditor.party for auditor in auditors] != [0, 1]:
+        raise ParameterError(
+            "this plan has an audit: pass finish_round(servers, auditors=(Auditor(plan, 0, key), "
+            "Auditor(plan, 1, key)))",
+            code="audit-conditions",
+        )
     with _CLOSING:
         states = [server.state for server in servers]
         if RoundState.OPEN not in states:
@@ -111,7 +123,7 @@ def finish_round(servers: tuple[Server, Server]) -> Opened:
         with abandoned_on_error(*servers):
             lists = servers[0].close_round(), servers[1].close_round()
     with abandoned_on_error(*servers):
-        return _open(*servers, lists)
+        return _open(*servers, lists, auditors)
 
 
 def _check_pair(servers: object) -> None:
@@ -131,10 +143,14 @@ def _check_pair(servers: object) -> None:
         )
 
 
-def _open(first: Server, second: Server, lists: tuple[bytes, bytes]) -> Opened:
+def _open(
+    first: Server, second: Server, lists: tuple[bytes, bytes], auditors: tuple[Auditor, ...]
+) -> Opened:
     folds = first.agree(lists[1]), second.agree(lists[0])
     accepted = first.verify(folds[1]), second.verify(folds[0])
     commitments = first.commit(), second.commit()
+    if auditors:
+        commitments = _audited(first, second, commitments, auditors)
     if first.plan.opens_counts_first:
         counts = first.reveal_counts(commitments[1]), second.reveal_counts(commitments[0])
         shares = first.reveal_kept(counts[1]), second.reveal_kept(counts[0])
@@ -149,3 +165,17 @@ def _open(first: Server, second: Server, lists: tuple[bytes, bytes]) -> Opened:
     second.apply(opened)
     assert accepted[0] == sums.clients
     return sums
+
+
+def _audited(
+    first: Server, second: Server, commitments: tuple[bytes, bytes], auditors: tuple[Auditor, ...]
+) -> tuple[bytes, bytes]:
+    """The passes of both servers' auditors; raises ProtocolError where one names its server."""
+    shown = [
+        b"".join(transcript.parts(server, said))
+        for server, said in zip((first, second), commitments, strict=True)
+    ]
+    first.hear_commit(commitments[1])
+    second.hear_commit(commitments[0])
+    passes = [a.sign(a.replay(data)) for a, data in zip(auditors, shown, strict=True)]
+    return passes[0], passes[1]

@@ -21,6 +21,9 @@ FOLD_BYTES: Final = 16
 SEAL_KEY_BYTES: Final = 32
 """A server's public key for sealed seeds: X25519."""
 
+SIGN_KEY_BYTES: Final = 32
+"""A public key for signatures of an audit: Ed25519."""
+
 TAG_BYTES: Final = 16
 """The tag of one tree's answer: one element of GF(2**128)."""
 

@@ -43,6 +43,8 @@ class Upload(Body):
         sizes = [SEED_BYTES] * cls.num_heads
         if "seed" in cls.__match_args__:
             sizes[1] = messages.master_seed_bytes(plan)
+        if "private" in cls.__match_args__:
+            sizes[-1] = messages.private_bytes(plan)
         stops = list(itertools.accumulate(sizes))
         heads = [bytes(view[stop - size : stop]) for size, stop in zip(sizes, stops, strict=True)]
         return heads, view[stops[-1] :]
@@ -91,36 +93,38 @@ class TreesRelay(Upload):
 class ReportBody(Upload):
     """A report, from its client: late trees and hints, and the dense segments' masked values.
 
-    Under a plan with proofs the public part ends in carry trees, and `masked` in the proof.
+    Under a plan with proofs the public part ends in carry trees, and `masked` in the proof. Under
+    one with an audit `private` binds what the other server alone gets. Else it is empty.
     """
 
-    kind, num_heads = Kind.REPORT, 4
+    kind, num_heads = Kind.REPORT, 5
     nonce: bytes
     seed: bytes = field(repr=False)
     hint_nonce: bytes
     tag: bytes
+    private: bytes
     public: Pieces = field(repr=False)
     masked: Pieces = field(repr=False)
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        (nonce, seed, hint_nonce, tag), rest = cls._heads(plan, view)
+        heads, rest = cls._heads(plan, view)
         size = messages.public_report_bytes(plan)
-        masked = by_segment(plan.dense, plan.dense_bytes, rest[size:])
-        private = len(rest) - proof_private_bytes(plan.statement)
-        proof = (rest[private:],) if plan.statement else ()
-        return cls(nonce, seed, hint_nonce, tag, (rest[:size],), (*masked.values(), *proof))
+        make: Any = cls
+        body: Self = make(*heads, (rest[:size],), masked_parts(plan, rest[size:]))
+        return body
 
 
 @dataclass(frozen=True, slots=True)
 class ReportCommit(Upload):
     """Commitment to a report's public part, from its client to the other server."""
 
-    kind, num_heads = Kind.REPORT_COMMIT, 4
+    kind, num_heads = Kind.REPORT_COMMIT, 5
     nonce: bytes
     seed: bytes = field(repr=False)
     hint_nonce: bytes
     tag: bytes
+    private: bytes
     commitment: bytes
 
 
@@ -190,6 +194,13 @@ def hints(plan: Plan, public: Buffer) -> dict[str, memoryview]:
     """The hints in the public part of a report, by segment."""
     start = sum(segment.tree_bytes for segment in plan.late)
     return by_segment(plan.with_trees, plan.hint_bytes, memoryview(public)[start:])
+
+
+def masked_parts(plan: Plan, masked: memoryview) -> Pieces:
+    """The masked part of a report: of each dense segment and, under proofs, of the proof."""
+    parts = by_segment(plan.dense, plan.dense_bytes, masked)
+    first = len(masked) - proof_private_bytes(plan.statement)
+    return (*parts.values(), *((masked[first:],) if plan.statement else ()))
 
 
 def carries(plan: Plan, public: Buffer) -> memoryview:

@@ -1,4 +1,4 @@
-"""The `torchfsl` command: serve, certs, status, close, abandon, backups, doctor, estimate."""
+"""The `torchfsl` command: servers, auditors, certificates, rounds, backups, doctor, estimate."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import functools
 import logging
 import os
+import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
@@ -46,6 +47,17 @@ _CERTS = """\
 Make keys and certificates for development: one authority for each server and one for clients, so
 that neither operator can pose as the other. Existing files are kept; run it again to add clients.
 In use, each organisation keeps its authority and keys to itself and hands out certificates.
+"""
+
+_AUDITOR = """\
+Run the auditor of server 0 or server 1. It calls both servers and opens no port. The folder of
+--tls holds auditor-N.pem, its key, auditor-N-sign.key and the authorities. An auditor sees all that
+its server sees: it must collude with neither server, see docs/audit.md.
+"""
+
+_AUDIT = """\
+Replay a transcript that an auditor kept because it named its server.
+Exit status 0: the server passes; 3: it lied, with the step; 4: the transcript shows nothing.
 """
 
 _CLOSE = """\
@@ -110,6 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_status(commands)
     _add_ends(commands)
     _add_backups(commands)
+    _add_audits(commands)
     text = "check this machine, and the settings of a server before it is started"
     doctor = _add(commands, "doctor", _doctor, text, _DOCTOR, allow_abbrev=False)
     serving.add_options(doctor)
@@ -130,6 +143,7 @@ def _add_certs(commands: Any) -> None:
     certs.add_argument("folder", type=user_path, help="where the files go")
     certs.add_argument("--clients", default="", metavar="A-B,C", help="client numbers, as 0-99,200")
     certs.add_argument("--days", type=int, default=30, help="validity (default 30)")
+    certs.add_argument("--auditors", action="store_true", help="also of the servers' auditors")
 
 
 def _add_status(commands: Any) -> None:
@@ -178,6 +192,21 @@ def _add_backups(commands: Any) -> None:
     _add_servers(restore)
 
 
+def _add_audits(commands: Any) -> None:
+    """Of auditors: auditor and audit."""
+    auditor = _add(commands, "auditor", _auditor, "run the auditor of a server", _AUDITOR)
+    auditor.add_argument("--party", type=int, choices=(0, 1), required=True, help="whose auditor")
+    _add_servers(auditor)
+    auditor.add_argument(
+        "--state", type=user_path, metavar="DIR", required=True, help="keys, verdicts, evidence"
+    )
+    audit = _add(commands, "audit", _audit, "replay a transcript that was kept", _AUDIT)
+    audit.add_argument("transcript", type=user_path, help="named/*.tfsa of an auditor")
+    for name, text in (("records", "verdicts/*.json"), ("key", "named/*.key")):
+        text += " of the same name"
+        audit.add_argument(f"--{name}", type=user_path, metavar="FILE", required=True, help=text)
+
+
 def _serve(options: argparse.Namespace) -> int:
     from torchfsl.service.server.failures import EXIT_STATE_FAILED, EXIT_STATE_REFUSED
     from torchfsl.service.server.logs import json_on_stderr
@@ -210,11 +239,38 @@ def _certs(options: argparse.Namespace) -> int:
     if options.days < 1:
         raise ParameterError(f"--days is {options.days}: give at least 1")
     made = make_development_certificates(
-        options.folder, client_numbers(options.clients), days=options.days
-    )
+        options.folder, client_numbers(options.clients), days=options.days,
+        auditors=options.auditors,
+    )  # fmt: skip
     print(f"{len(made)} certificates made in {options.folder}, valid for {options.days} days")
     print("for development only: one folder holds the keys of all parties")
     return 0
+
+
+def _auditor(options: argparse.Namespace) -> int:
+    from torchfsl.service.auditor import AuditorProcess
+    from torchfsl.service.net.channels import TlsFiles
+
+    os.umask(0o077)
+    handler = logging.StreamHandler()
+    handler.setFormatter(Plain("torchfsl: %(asctime)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    files = TlsFiles.in_folder(options.tls, f"auditor-{options.party}")
+    ends: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))
+    process = AuditorProcess(options.party, options.servers.split(","), files, options.state)
+    print(f"ready key={process.key.public.hex()}", flush=True)
+    with contextlib.closing(process):
+        process.run(lambda: not ends)
+    return 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from torchfsl.service.auditor import audit_file
+
+    status, told = audit_file(options.transcript, options.records, options.key)
+    say(printable(told))
+    return status
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -108,6 +108,8 @@ def _server(report: Report, settings: ServeSettings) -> None:
     files, party = settings.tls, settings.party
     report.check("certificate and key", lambda: _party(files, Identity(Role.SERVER, party)))
     report.check("sealing certificate and key", lambda: _seal(files, party))
+    if settings.node.floors.auditors or files.auditor_authorities:
+        report.check("audit", lambda: _audit(settings))
     for path in (files.key, files.seal_certificate.with_suffix(".key")):
         report.check(f"mode of {path.name}", lambda path=path: _mode(path))  # type: ignore[misc]
     for path in (*files.server_authorities, files.clients_authority):
@@ -182,6 +184,24 @@ def _seal(files: TlsFiles, party: int) -> str:
             "one there"
         )
     return _validity(files.seal_certificate)
+
+
+def _audit(settings: ServeSettings) -> str:
+    """Check a certified key for signatures, the auditors' authorities, and their pinned keys."""
+    files, party = settings.tls, settings.party
+    signing = files.sign_pair()
+    if signing is None or files.authorities().sign_key(party, signing[1]) != signing[0].public:
+        raise ParameterError(
+            f"server-{party}-sign.pem and its key in the folder of {files.certificate} are "
+            "missing or not a pair: `torchfsl certs` makes development ones"
+        )
+    if not (settings.node.floors.auditors and files.auditor_authorities):
+        raise ParameterError(
+            "auditors need tls-auditor-ca-0, tls-auditor-ca-1 and [floors] auditors: give all, or "
+            "none of them"
+        )
+    left = [_validity(path) for path in files.auditor_authorities]
+    return f"two auditors pinned, authorities {left[0]} and {left[1]}"
 
 
 def _validity(path: Path) -> str:

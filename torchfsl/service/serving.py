@@ -81,6 +81,13 @@ _OPTIONS: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
     ("tls-server-ca-0", "FILE", user_path, "authority of server 0"),
     ("tls-server-ca-1", "FILE", user_path, "authority of server 1"),
     ("tls-clients-ca", "FILE", user_path, "authority of clients and owner"),
+    (
+        "tls-auditor-ca-0",
+        "FILE",
+        user_path,
+        "authority of the auditor of server 0, if there is one",
+    ),
+    ("tls-auditor-ca-1", "FILE", user_path, "authority of the auditor of server 1"),
     ("replace", "owner|nobody", str, "who may replace a task that has a model (default nobody)"),
     ("deny", "FILE", user_path, "clients and owners that are shut out, see the manual"),
     ("metrics", "HOST:PORT", str, "where to answer /metrics, /livez, /readyz; none by default"),
@@ -92,6 +99,9 @@ _OPTIONS: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
     ("engine-insecure", "", bool, "use an engine without its token and TLS"),
     ("log-level", "LEVEL", str, "debug, info, warning or error (default info)"),
 )
+
+
+_AUDITORS = ("tls-auditor-ca-0", "tls-auditor-ca-1")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -217,7 +227,10 @@ def _tls_files(given: Mapping[str, Any]) -> TlsFiles:
     if missing:
         raise ParameterError(f"--tls DIR, or --{missing[0]} and its companions, are missing")
     cert, key, first, second, clients = (given[name] for name in names)
-    return TlsFiles(cert, key, (first, second), clients)
+    auditors = tuple(given[name] for name in _AUDITORS if name in given)
+    if len(auditors) == 1:
+        raise ParameterError(f"{' and '.join(_AUDITORS)}: give both, or none")
+    return TlsFiles(cert, key, (first, second), clients, auditors)
 
 
 def _engine(given: Mapping[str, Any]) -> EngineSettings:

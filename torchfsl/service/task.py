@@ -153,14 +153,19 @@ def decode_coins(given: list[str]) -> Coins | tuple[()]:
 
 
 def bind_plan(
-    plan: Plan, authorities: Authorities, nonce: bytes, server_keys: tuple[str, ...] = ()
+    plan: Plan,
+    authorities: Authorities,
+    nonce: bytes,
+    server_keys: tuple[str, ...] = (),
+    audit: Mapping[str, Any] | None = None,
 ) -> Plan:
     """The plan for these two servers: its session number names both, clients seal to their keys.
 
-    Running servers take no plan without their keys: see `Owner.bind`.
+    Running servers take no plan without their keys: see `Owner.bind`. `audit` has the fields of an
+    audit, if they change.
     """
     session = authorities.session(nonce)
-    return dataclasses.replace(plan, session=session, server_keys=server_keys)
+    return dataclasses.replace(plan, session=session, server_keys=server_keys, **(audit or {}))
 
 
 def encode_task(

@@ -225,10 +225,16 @@ class ClientRound(AbortsOnError):
         self._unmatched = drawn.without_tree
         self._context = context = drawn.context
         (first, second), commitment = self._parties(), context.commitment(*drawn.public)
-        heads = self._trees.report_heads(context, second, commitment, *self._heard)
-        self._send(second, ReportCommit(*heads, commitment))
         hidden = context.masked_digest(*drawn.masked)
-        heads = self._trees.report_heads(context, first, commitment, hidden, *self._heard)
+        told = dict.fromkeys((0, 1), b"")
+        if self._plan.audited:
+            seeds = self._trees.master_seeds
+            told[second] = context.private_digest(seeds[first], first, hidden)
+            told[first] = context.private_digest(seeds[second], second, context.masked_digest())
+        heads = self._trees.report_heads(context, second, told[second], commitment, *self._heard)
+        self._send(second, ReportCommit(*heads, commitment))
+        covered = (commitment, hidden, *self._heard)
+        heads = self._trees.report_heads(context, first, told[first], *covered)
         self._send(first, ReportBody(*heads, drawn.public, drawn.masked))
 
     def _send(self, party: int, body: Body) -> None:

@@ -86,11 +86,12 @@ class ClientTrees:
         return self.context.nonce, self.seeds_sent[party], tag
 
     def report_heads(
-        self, report: ReportContext, party: int, *digests: bytes
-    ) -> tuple[bytes, bytes, bytes, bytes]:
-        """Nonce, master seed, hint nonce and tag of what one server gets of a report on them."""
-        tag = report.upload_tag(self.master_seeds[party], party, *digests)
-        return self.context.nonce, self.seeds_sent[party], report.hint_nonce, tag
+        self, report: ReportContext, party: int, private: bytes, *digests: bytes
+    ) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+        """Nonce, master seed, hint nonce, tag and `private` of what one server gets of a report."""
+        told = (private,) if private else ()
+        tag = report.upload_tag(self.master_seeds[party], party, *told, *digests)
+        return self.context.nonce, self.seeds_sent[party], report.hint_nonce, tag, private
 
     def selection(self, segment: TreeSegment) -> Selection:
         """The segment's selection; it must have been grown."""

@@ -201,6 +201,14 @@ class ReportContext:
         """What `upload_tag` covers of the dense segments' masked values, cut anywhere: 32 bytes."""
         return kdf.digest(kdf.LABEL_UPLOAD, pieces=masked)
 
+    def private_digest(self, master_seed: bytes, party: int, hidden: bytes) -> bytes:
+        """Digest of all that `party` alone gets, for the other server: 32 bytes.
+
+        It hides the seed and binds it, with the masked values, of which `hidden` is the
+        `masked_digest`: of none at the server that gets none.
+        """
+        return kdf.digest(kdf.LABEL_PRIVATE, self.encoded, bytes([party]), master_seed, hidden)
+
     def upload_tag(self, master_seed: bytes, party: int, *digests: bytes) -> bytes:
         """As `TreeContext.upload_tag`; also of the model's digests, if the client downloaded it."""
         return upload_tag(self.encoded, master_seed, party, *digests)

@@ -14,6 +14,7 @@ from typing import Final
 
 from torchfsl.errors import ParameterError, expect_a
 from torchfsl.fsl import messages
+from torchfsl.fsl.audit.transcript import transcript_bytes
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.estimates.measuring import Rates, measured_rates
 from torchfsl.fsl.messages import Kind
@@ -38,7 +39,8 @@ class Estimate:
         sent_bytes: of a server.
         server_core_hours: of a server.
         memory_bytes: of a server: its model and what it works with at most.
-        disk_bytes: of a server: the reports of a round, the model before and after, the sums.
+        disk_bytes: of a server, for the reports of a round, the model before and after, the sums,
+            and under an audit the transcript.
         compute_seconds: with `cores`.
         network_seconds: with `bandwidth`.
         machines: of a server, to be done within the time given: as many as compute or network want,
@@ -146,7 +148,11 @@ def estimate(
         sent_bytes=sent,
         server_core_hours=seconds / 3600,
         memory_bytes=model + costs.server_memory_bytes + drawn,
-        disk_bytes=received + 2 * model + 8 * sum(s.m * s.tau for s in plan.segments) + kept,
+        disk_bytes=received
+        + 2 * model
+        + 8 * sum(s.m * s.tau for s in plan.segments)
+        + kept
+        + (transcript_bytes(plan, count) if plan.audited else 0),
         compute_seconds=compute,
         network_seconds=network,
         machines=max(1, math.ceil(compute / within), math.ceil(network / within)),

@@ -27,18 +27,27 @@ from torchfsl.fsl.plan.statement import (
     proof_public_bytes,
     verdict_bytes,
 )
-from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SEAL_KEY_BYTES, SUITE, WIRE_VERSION
+from torchfsl.fsl.suite import (
+    MAX_MESSAGE_BYTES,
+    SEAL_KEY_BYTES,
+    SIGN_KEY_BYTES,
+    SUITE,
+    WIRE_VERSION,
+)
 from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints
 from torchfsl.submodel.plan_json import read_plan
 from torchfsl.submodel.segments import in_the_clear
 
 Payload = Literal["values", "masks"]
+Audit = Literal["none", "open"]
 
 _COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
                   "max_epochs", "l2_bound", "noise_sigma", "lane_sigma", "wire_version",
                   )  # fmt: skip
 _SEGMENT_COUNTS: Final = ("num_bins", "theta", "nu", "stash", "check_bytes", "tag_bytes")
 _PAYLOADS: Final = ("values", "masks")
+_AUDITS: Final = ("none", "open")
+_OF_AUDIT: Final = ("audit", "audit_keys", "auditors")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -60,6 +69,10 @@ class Plan(SubmodelPlan):
             that every one is 0 or one and the same number up to `max_weight`; `norm`, that the norm
             of all values is within `l2_bound`, times the weight, and the lanes if there are any.
             Stands in the JSON only where it is not `none`.
+        audit: `open` if an auditor of each server replays its share before anything is opened,
+            else `none`. It stands in the JSON with the next two, and only where it is not `none`.
+        audit_keys: Ed25519 public keys in hex by which server 0 and server 1 sign rounds.
+        auditors: the same of the auditor of server 0 and of that of server 1.
 
     The other attributes are those of `SubmodelPlan`; `privacy` makes `l2_bound` and the sigmas.
     """
@@ -70,6 +83,9 @@ class Plan(SubmodelPlan):
     server_keys: tuple[str, ...] = ()
     payload: Payload = "values"
     proofs: Proofs = "none"
+    audit: Audit = "none"
+    audit_keys: tuple[str, ...] = ()
+    auditors: tuple[str, ...] = ()
     wire_version: int = WIRE_VERSION
     suite: str = SUITE
 
@@ -100,6 +116,7 @@ class Plan(SubmodelPlan):
         _check_payload(self)
         _check_trees(self)
         _check_proofs(self)
+        _check_audit(self)
         _check_sizes(self)
 
     @functools.cached_property
@@ -111,10 +128,12 @@ class Plan(SubmodelPlan):
         return make_statement(self.segments, one_ring(self.rings), *what)
 
     def _json_fields(self) -> dict[str, Any]:
-        """See `SubmodelPlan`; plans without proofs have the bytes that they always had."""
+        """See `SubmodelPlan`; plans without proofs or audit have the bytes that they always had."""
         fields = SubmodelPlan._json_fields(self)
         if self.proofs == "none":
             del fields["proofs"]
+        for name in () if self.audited else _OF_AUDIT:
+            del fields[name]
         return fields
 
     def segment(self, name: str) -> TreeSegment:
@@ -171,6 +190,11 @@ class Plan(SubmodelPlan):
     def verified(self) -> bool:
         """Whether trees carry check words."""
         return any(segment.check_bytes for segment in self.segments)
+
+    @property
+    def audited(self) -> bool:
+        """Whether auditors replay the servers' shares before the aggregate is opened."""
+        return self.audit != "none"
 
     def discloses(self) -> str:
         """One sentence: what servers learn in addition to the sums."""
@@ -305,6 +329,37 @@ def _check_proofs(plan: Plan) -> None:
     assert plan.statement is not None
 
 
+def _check_audit(plan: Plan) -> None:
+    """Refuse an audit that could find no lie, or whose parties are not four."""
+    if plan.audit not in _AUDITS:
+        raise ParameterError(
+            f"audit is {plan.audit!r}; choose one of {_AUDITS}", code="unknown-option"
+        )
+    keys = (*plan.audit_keys, *plan.auditors)
+    if not plan.audited and not keys:
+        return
+    if not plan.audited or (len(plan.audit_keys), len(plan.auditors), len(set(keys))) != (2, 2, 4):
+        raise ParameterError(
+            "audit='open' names two audit_keys and two auditors, four different keys, and "
+            "audit='none' names none",
+            code="audit-conditions",
+        )
+    for key in keys:
+        check_hex("audit_keys and auditors", key, SIGN_KEY_BYTES)
+    if plan.proofs != "norm":  # these need check words: without both, one client adds any offset
+        raise ParameterError(
+            "an audit finds nothing where one client may send any values: plan with "
+            "proofs='norm' and l2_bound, or with audit='none'",
+            code="audit-conditions",
+        )
+    if plan.noise_taps:
+        raise ParameterError(
+            "auditors keep no noise of past rounds: calibrate with band=1, or plan with "
+            "audit='none'",
+            code="audit-conditions",
+        )
+
+
 def _check_sizes(plan: Plan) -> None:
     """Refuse a plan one of whose messages a peer would refuse for its length."""
     trees = plan.with_trees
@@ -334,4 +389,5 @@ def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
     expect_ints(fields, tuple(name for name in limits if name in fields))
     if fields.get("proofs") == "none":
         raise ParameterError("proofs stands in a plan only where it is not 'none'")
-    return {"server_keys": tuple(fields["server_keys"])}
+    keys = ("server_keys", *_OF_AUDIT[1:])
+    return {name: tuple(fields[name]) for name in keys if name in fields}

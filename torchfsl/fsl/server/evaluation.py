@@ -75,9 +75,12 @@ MakeEvaluator: TypeAlias = Callable[[Plan, int, noise.Draw, Callable[[], None]],
 
 
 def share_of(evaluator: Evaluator, accepted: Iterable[Report], book: ReportBook) -> Buffer:
-    """The share over the accepted reports, once a round: messages go as soon as they can."""
+    """The share over the accepted reports, once a round: messages go as soon as they can.
+
+    Under an audit they go once a transcript is made of them.
+    """
     reports = list(accepted)
-    if evaluator.settle(reports):
+    if evaluator.settle(reports) and not any(report.plan.audited for report in reports[:1]):
         book.forget_messages()
     return evaluator.share(reports)
 

@@ -16,6 +16,7 @@ from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, ProtocolError
 from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
 from torchfsl.fsl.dpf.trees import check_trees
+from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.reports import Arrivals, Report
 from torchfsl.fsl.uploads import (
     AnyReport,
@@ -37,17 +38,14 @@ Own: TypeAlias = TreesBody | TreesCommit | ReportBody | ReportCommit
 class Identity(NamedTuple):
     """What tells a message from another one of its client, kind and round.
 
-    `fingerprint` of the message; `digests` that its tag covers, the first of which is
-    the commitment to its public part, in it or computed.
+    `fingerprint` of the message; `digests` that its tag covers. These are, in order, the digest of
+    the part that went to the other server alone (under `audit`), the commitment to its public part,
+    in it or computed, and the digest of masked values.
     """
 
     fingerprint: bytes
     digests: tuple[bytes, ...]
-
-    @property
-    def commitment(self) -> bytes:
-        """32 bytes."""
-        return self.digests[0]
+    commitment: bytes
 
 
 def arrivals(report: Report, body: AnyTrees | AnyReport) -> Arrivals:
@@ -67,7 +65,10 @@ def identify(report: Report, body: AnyTrees | AnyReport) -> Identity:
     digests: tuple[bytes, ...] = (commitment,)
     if isinstance(body, ReportBody):
         digests += (report.context_of(body.nonce, body.hint_nonce).masked_digest(*body.masked),)
-    return Identity(hashlib.sha256(body.head + b"".join(digests)).digest(), digests)
+    fingerprint = hashlib.sha256(body.head + b"".join(digests)).digest()
+    if isinstance(body, ReportBody | ReportCommit) and body.private:
+        digests = (body.private, *digests)
+    return Identity(fingerprint, digests, commitment)
 
 
 def file(
@@ -90,7 +91,10 @@ def file(
         _file_own(report, body, into, identity, key)
     if not isinstance(body, TreesCommit | ReportCommit):
         (into.public,) = body.public  # a view of the message, which may be a file's
-        _check_encoding(report, body)
+        try:
+            check_encoding(report.plan, body)
+        except DecodeError as error:
+            report.reject(str(error))
     if into.complete and not isinstance(body, TreesBody | ReportBody):
         check_relay(report, into)
 
@@ -123,8 +127,20 @@ def _file_own(
     into.nonce, into.commitment = body.nonce, identity.commitment
     if isinstance(body, ReportBody | ReportCommit):
         report.hint_nonce = body.hint_nonce
+        if body.private:
+            report.private = private_digests(report, body, seed, identity.digests[-1])
     if isinstance(body, ReportBody):
         report.masked = body.masked
+
+
+def private_digests(
+    report: Report, body: ReportBody | ReportCommit, seed: bytes, hidden: bytes
+) -> tuple[bytes, ...]:
+    """By party the digests of each server's private part. `hidden` is the one of masked values."""
+    context, party = report.context_of(body.nonce, body.hint_nonce), _party_of(report, body)
+    hidden = hidden if isinstance(body, ReportBody) else context.masked_digest()
+    both = context.private_digest(seed, party, hidden), body.private
+    return both if party == 0 else both[::-1]
 
 
 def _opened_seed(report: Report, body: Own, key: SealKey | None) -> bytes:
@@ -163,17 +179,18 @@ def _party_of(report: Report, body: Own) -> int:
     return report.client % 2 if public else 1 - report.client % 2
 
 
-def _check_encoding(
-    report: Report, body: TreesBody | TreesRelay | ReportBody | ReportRelay
-) -> None:
-    """Trees are checked on arrival, so that a bad encoding costs its sender the round."""
-    segments = report.plan.early if isinstance(body, AnyTrees) else report.plan.late
-    try:
-        check_trees(segments, *body.public)
-        if report.plan.statement is not None and isinstance(body, AnyReport):
-            check_trees([report.plan.statement.carries], carries(report.plan, *body.public))
-            if isinstance(body, ReportBody):
-                _, elements = slack_and_elements(report.plan.statement, body.masked[-1])
-                field128.checked(elements)
-    except DecodeError as error:
-        report.reject(str(error))
+def check_encoding(plan: Plan, body: TreesBody | TreesRelay | ReportBody | ReportRelay) -> None:
+    """Refuse a public share, or a masked part, that kernels must not see.
+
+    Trees are checked on arrival, so that a bad encoding costs its sender the round.
+
+    Raises:
+        DecodeError: it is badly encoded.
+    """
+    segments = plan.early if isinstance(body, AnyTrees) else plan.late
+    check_trees(segments, *body.public)
+    if plan.statement is not None and isinstance(body, AnyReport):
+        check_trees([plan.statement.carries], carries(plan, *body.public))
+        if isinstance(body, ReportBody):
+            _, elements = slack_and_elements(plan.statement, body.masked[-1])
+            field128.checked(elements)

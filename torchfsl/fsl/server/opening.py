@@ -49,6 +49,7 @@ class Opening:
         salt: with which it commits to its share; where counts are opened first, that of the
             commitment and the key of the row salts.
         share: of the sums. Secret until the peer has committed to its own.
+        set_digest: of the reports that are accepted so far, see `accepted`.
     """
 
     def __init__(self, plan: Plan, party: int, coin: bytes = b"") -> None:
@@ -58,7 +59,7 @@ class Opening:
         self.folds: dict[int, bytes] = {}
         self.salt = b""
         self.share: Buffer = b""
-        self._set_digest = self._peer_commitment = self._root = b""
+        self.set_digest = self._peer_commitment = self._root = b""
         self._peer_counts = CountsBody(b"", b"", b"")
         self._kept: dict[str, npt.NDArray[np.bool_]] = {}
         self._withheld: dict[str, int] = {}
@@ -75,7 +76,7 @@ class Opening:
         entries = dict(peer_reports.entries)
         self._accept({c: r for c, r in own.items() if entries.get(c) == r.digest()})
         coins = sorted([self.coin, peer_reports.coin])
-        return kdf.digest(kdf.LABEL_FOLD, self._set_digest, *coins)
+        return kdf.digest(kdf.LABEL_FOLD, self.set_digest, *coins)
 
     def verify(self, peer_folds: Verdicts) -> None:
         """Keep the reports whose folds agree with the peer's and whose proofs hold; reject others.
@@ -188,21 +189,21 @@ class Opening:
             )
         self.accepted = reports
         digests = [report.digest() for report in reports.values()]
-        self._set_digest = kdf.digest(kdf.LABEL_REPORT_SET, self._plan.digest, *digests)
+        self.set_digest = kdf.digest(kdf.LABEL_REPORT_SET, self._plan.digest, *digests)
 
     def _own_counts(self) -> CountsBody:
         counts = commitments.counts_of(self._plan, self.share)
         return CountsBody(self.salt[:DIGEST_BYTES], self._root, counts)
 
     def _counts_commitment(self, party: int, body: CountsBody) -> bytes:
-        head = bytes([party]), self._set_digest, body.salt, body.root
+        head = bytes([party]), self.set_digest, body.salt, body.root
         return kdf.digest(kdf.LABEL_SHARE, *head, pieces=[body.counts])
 
     def _rows_of(self, party: int) -> RowCommitments:
-        return RowCommitments(self._plan, party, self._set_digest)
+        return RowCommitments(self._plan, party, self.set_digest)
 
     def _commitment(self, party: int, salt: bytes, share: Buffer) -> bytes:
-        head = bytes([party]), self._set_digest, salt
+        head = bytes([party]), self.set_digest, salt
         return kdf.digest(kdf.LABEL_SHARE, *head, pieces=[share])
 
 

@@ -75,6 +75,8 @@ class Report(Arrivals):
     Attributes:
         model: digests of the round's model, which a client that downloaded it has tagged, too.
         masked: values of the dense segments, at the server that gets the public part.
+        private: under `audit` the digests of what each server alone was sent, by party: this
+            server's is of what is here, the other's as the client told it.
         rejected: out of this round, for good.
         failed: rejected for trees that did not pass the check.
     """
@@ -86,6 +88,7 @@ class Report(Arrivals):
     model: bytes
     hint_nonce: bytes = b""
     masked: Pieces = field(default=(), repr=False)
+    private: tuple[bytes, ...] = ()
     rejected: bool = False
     failed: bool = False
     _context: ReportContext | None = field(default=None, repr=False)
@@ -139,6 +142,7 @@ class Report(Arrivals):
                 bytes([self.trees.verified]),
                 self.trees.commitment or b"",
                 self.commitment or b"",
+                *self.private,
             )
         return self._digest
 

@@ -9,6 +9,7 @@ path imports no torch.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterable
 from typing import Final
@@ -18,11 +19,13 @@ from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.crypto.secret_holder import SecretHolder
+from torchfsl.crypto.signing import SignKey
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import bodies, messages
 from torchfsl.fsl.messages import Buffer, Header, Kind
-from torchfsl.fsl.noise import Draw, noise_values
+from torchfsl.fsl.noise import Draw, KeyedNoise, noise_values
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.audited import AuditedRound, Secrets, check_key
 from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator, share_of
@@ -53,11 +56,13 @@ class Server(SecretHolder):
     agree       -- VERDICTS --------------->|<--------------- VERDICTS --  agree
     verify                     which reports passed the check?             verify
     commit      -- SHARE_COMMIT ----------->|<----------- SHARE_COMMIT --  commit
+    hear_commit -- AUDIT_PASS ------------->|<------------- AUDIT_PASS --  hear_commit
     reveal      -- SHARE ------------------>|<------------------ SHARE --  reveal
     open                              the sums, once                       open
     apply                                                                  apply
 
-    Both servers do the same; `Step` has the states.
+    Both servers do the same; `Step` has the states. The line of `hear_commit` is of plans with an
+    audit: the pass is of the speaker's own auditor, for whom it made a `transcript`.
 
     Attributes:
         state: where the server stands in a round.
@@ -65,6 +70,8 @@ class Server(SecretHolder):
         reports, fetches: what has arrived in it, and outside any round.
         participation: how many sums hold a report of each client, and the last of them.
         noise: of a plan with `noise_taps`, what was added in past rounds; else None.
+        audit: of a plan with an audit, the round that was begun last; else None.
+        secrets: of that round, 96 bytes, for a server that is started again. Secret.
 
     Args:
         party: 0 or 1.
@@ -78,6 +85,9 @@ class Server(SecretHolder):
         max_fetches: how often a client may fetch from one model, see `Client.fetch`.
         key: opens the master seeds of a plan with `server_keys`, of which one is its public half.
         evaluator: makes what computes from reports; in this process unless told otherwise.
+        sign_key: signs the rounds of a plan with an audit, of which `audit_keys` has the public
+            half. The noise of such a plan follows from secrets of the round, and `draw_noise` is
+            not asked.
     """
 
     _instead = INSTEAD
@@ -95,15 +105,21 @@ class Server(SecretHolder):
         key: SealKey | None = None,
         max_fetches: int = 16,
         evaluator: MakeEvaluator = LocalEvaluator,
+        sign_key: SignKey | None = None,
     ) -> None:
-        """Check that model and key fit the plan, or raise ParameterError; get memory for rounds."""
+        """Check that model and keys fit the plan, or raise ParameterError; get memory."""
         check_parts(party, plan, model)
+        check_key(plan, party, sign_key)
         model.check(plan)
         model.make_room(plan)
         self.party, self.plan, self.model, self.state = party, plan, model, RoundState.IDLE
         self.last_round, self.rounds_opened = last_round, rounds_opened
         self.reports = ReportBook(plan, party, max_sessions=max_sessions, key=key)
         draw = discrete_gaussian.sample if draw_noise is None else draw_noise
+        self.audit: AuditedRound | None = None
+        self.secrets, self._sign_key, self._keyed = b"", sign_key, KeyedNoise()
+        if plan.audited:
+            draw = self._keyed
         self.participation = Participation(plan.max_participations, plan.min_separation)
         self.noise: CorrelatedNoise | None = None
         if plan.noise_taps:
@@ -118,8 +134,11 @@ class Server(SecretHolder):
 
     # --- a round, in the order of its steps ---------------------------------------------------
 
-    def open_round(self, round_number: int) -> bytes:
-        """Begin `round_number`, above every earlier one; the digests of the model, for the peer."""
+    def open_round(self, round_number: int, *, secrets: bytes = b"") -> bytes:
+        """Begin `round_number`, above every earlier one; the digests of the model, for the peer.
+
+        A server that was started again inside the round hands in its `secrets`.
+        """
         expect_state(self.state, Step.OPEN_ROUND.before)
         round_number = new_round_number(round_number, self.last_round)
         if self.plan.max_rounds and self.rounds_opened >= self.plan.max_rounds:
@@ -131,6 +150,12 @@ class Server(SecretHolder):
         self.last_round, self._applied = round_number, ApplyOnce()
         self._clear = self.model.clear_bytes(self.plan)
         self._digests = bodies.RoundDigest.of(self._clear, self.model.row_bytes(self.plan))
+        if self.plan.audited:
+            own = Secrets.decode(secrets)
+            self.secrets = own.encoded
+            self.audit = AuditedRound(self.plan, self.party, round_number)
+            promises = self.audit.promises(own)
+            self._digests = dataclasses.replace(self._digests, promises=promises)
         return self._done(Step.OPEN_ROUND, self._digests)
 
     def start(self, peer_state: bytes) -> None:
@@ -147,6 +172,7 @@ class Server(SecretHolder):
                 "the model of one, and never from older copies of their states",
                 code="models-differ",
             )
+        self._note(1 - self.party, peer_state)
         self.reports.open(self.last_round, self._digests.clear + self._digests.rows)
         self.state = Step.START.after
 
@@ -210,6 +236,8 @@ class Server(SecretHolder):
         expect_state(self.state, Step.CLOSE_ROUND.before)
         self.reports.close()
         self._evaluator.close()
+        if self.audit is not None:
+            coin = Secrets.decode(self.secrets).coin
         self._opening = Opening(self.plan, self.party, coin or random_bytes(DIGEST_BYTES))
         entries = tuple((c, report.digest()) for c, report in self._complete().items())
         return self._done(Step.CLOSE_ROUND, bodies.ReportSet(self._opening.coin, entries))
@@ -222,10 +250,18 @@ class Server(SecretHolder):
         """
         expect_state(self.state, Step.AGREE.before)
         peer_reports, opening = bodies.ReportSet.from_peer(self, peer_set), self._opening
+        self._note(1 - self.party, peer_set)
         with abandoned_on_error(self, on=ProtocolError):
+            if self.audit is not None:
+                self.audit.check_peer_coin("coin")
             verify_key = opening.agree(self._complete(), peer_reports)
         opening.folds = self._evaluator.folds(opening.accepted, verify_key)
-        return self._done(Step.AGREE, bodies.Verdicts(tuple(opening.folds.values())))
+        coin = b""
+        if self.audit is not None:
+            self.audit.reports = opening.accepted
+            self.audit.set_digest = opening.set_digest
+            coin = Secrets.decode(self.secrets).noise_coin
+        return self._done(Step.AGREE, bodies.Verdicts(tuple(opening.folds.values()), coin))
 
     def verify(self, peer_verdicts: bytes) -> tuple[int, ...]:
         """Keep the reports whose folds agree: the accepted clients.
@@ -236,8 +272,13 @@ class Server(SecretHolder):
         """
         expect_state(self.state, Step.VERIFY.before)
         peer_folds = bodies.Verdicts.from_peer(self, peer_verdicts)
+        self._note(1 - self.party, peer_verdicts)
         with abandoned_on_error(self, on=ProtocolError):
+            if self.audit is not None:
+                self.audit.check_peer_coin("noise_coin")
             self._opening.verify(peer_folds)
+        if self.audit is not None:
+            self._keyed.begin(self.audit.noise_key(Secrets.decode(self.secrets).noise))
         self.state = Step.VERIFY.after
         return tuple(self._opening.accepted)
 
@@ -252,29 +293,52 @@ class Server(SecretHolder):
             self.noise.begin(self.rounds_opened)
         share = share or share_of(self._evaluator, self._opening.accepted.values(), self.reports)
         size = SALT_BYTES if self.plan.opens_counts_first else DIGEST_BYTES
-        return self._done(Step.COMMIT, self._opening.commit(share, salt or random_bytes(size)))
+        says = self._opening.commit(share, salt or random_bytes(size))
+        if self.audit is not None and self._sign_key is not None:
+            says = self.audit.signed(self._sign_key, says.commitment)
+        return self._done(Step.COMMIT, says)
 
     def committed(self) -> tuple[bytes, Buffer]:
-        """Salt and share behind the commitment, to be stored before the commitment is sent."""
+        """Salt and share behind the commitment, to be stored before the commitment is sent.
+
+        Under an audit a `transcript` must also be made and sealed before.
+        """
         expect_state(self.state, Step.REVEAL.before)
         return self._opening.salt, self._opening.share
 
+    def hear_commit(self, peer_commitment: bytes) -> None:
+        """Under an audit, once the peer has committed: wait for its auditor's pass.
+
+        Raises:
+            ProtocolError: it did not sign this server's record. The round ends unopened.
+        """
+        expect_state(self.state, Step.HEAR_COMMIT.before)
+        said = bodies.ShareCommit.from_peer(self, peer_commitment)
+        if self.audit is None:
+            raise ProtocolError("this plan has no audit: reveal", code="wrong-step")
+        with abandoned_on_error(self, on=ProtocolError):
+            self.audit.take_commit(said)
+        self.state = Step.HEAR_COMMIT.after
+
     def reveal(self, peer_commitment: bytes) -> bytes:
-        """Once the peer has committed: this server's share, for the peer."""
-        expect_state(self.state, Step.REVEAL.before)
+        """Once the peer has committed: this server's share, for the peer.
+
+        Under an audit the argument is the peer's AUDIT_PASS.
+
+        Raises:
+            ProtocolError: its auditor has not signed it. The round ends unopened.
+        """
         if self.plan.opens_counts_first:
             raise ProtocolError("under this plan the counts are opened first: reveal_counts")
-        share = self._opening.reveal(bodies.ShareCommit.from_peer(self, peer_commitment))
+        share = self._opening.reveal(self._fixed(peer_commitment))
         self._charge()
         return self._done(Step.REVEAL, share)
 
     def reveal_counts(self, peer_commitment: bytes) -> bytes:
-        """Once the peer has committed: this server's share of the counts, for the peer."""
-        expect_state(self.state, Step.REVEAL_COUNTS.before)
+        """Once the peer has committed: this server's share of the counts. See `reveal`."""
         if not self.plan.opens_counts_first:
             raise ProtocolError("under this plan all is opened at once: reveal", code="wrong-step")
-        peer_commit = bodies.ShareCommit.from_peer(self, peer_commitment)
-        counts = self._opening.reveal_counts(peer_commit)
+        counts = self._opening.reveal_counts(self._fixed(peer_commitment))
         self._charge()
         return self._done(Step.REVEAL_COUNTS, counts)
 
@@ -338,14 +402,31 @@ class Server(SecretHolder):
         self.participation.charge(self._opening.accepted, self.rounds_opened)
         self.rounds_opened += 1
 
+    def _fixed(self, message: bytes) -> bodies.ShareCommit:
+        """The peer's commitment; under an audit once the message is a pass for it."""
+        expect_state(self.state, (Step.HEAR_COMMIT.after if self.audit else Step.REVEAL.before))
+        if self.audit is None:
+            return bodies.ShareCommit.from_peer(self, message)
+        said = bodies.AuditPass.from_peer(self, message)
+        with abandoned_on_error(self, on=ProtocolError):
+            self.audit.check_pass(1 - self.party, said.signature, self.audit.peer_commit.commitment)
+        return self.audit.peer_commit
+
+    def _note(self, speaker: int, message: bytes) -> None:
+        if self.audit is not None:
+            self.audit.note(speaker, message)
+
     def _done(self, step: Step, says: bodies.Body) -> bytes:
         """The message for the peer that ends a step."""
         self.state = step.after
-        return says.message(self.plan, 1 - self.party, self.last_round)
+        message = says.message(self.plan, 1 - self.party, self.last_round)
+        self._note(self.party, message)
+        return message
 
 
 def _end(server: Server, accepted: tuple[int, ...]) -> None:
     server.reports.end_round(accepted)
     server._evaluator.end()
     server._opening, server._clear = Opening(server.plan, server.party), b""
+    server.audit, server.secrets = None, b""
     server.state = RoundState.IDLE

@@ -22,6 +22,7 @@ class RoundState(Enum):
     AGREED = "agreed"
     VERIFIED = "verified"
     COMMITTED = "committed"
+    AUDITING = "auditing"
     COUNTED = "counted"
     REVEALED = "revealed"
     HALTED = "halted"
@@ -40,6 +41,7 @@ class Step(Enum):
         agree        REPORT_SET          VERDICTS            CLOSED      AGREED
         verify       VERDICTS                                AGREED      VERIFIED
         commit                           SHARE_COMMIT        VERIFIED    COMMITTED
+        hear_commit  SHARE_COMMIT                            COMMITTED   AUDITING
         reveal       SHARE_COMMIT        SHARE               COMMITTED   REVEALED
         reveal_counts  SHARE_COMMIT      COUNTS              COMMITTED   COUNTED
         reveal_kept  COUNTS              SHARE               COUNTED     REVEALED
@@ -47,6 +49,8 @@ class Step(Enum):
         apply                                                IDLE        IDLE
 
     `reveal_counts` and `reveal_kept` are in place of `reveal` where `min_contributors` is above 1.
+    `hear_commit` is there under an audit; `reveal` or `reveal_counts` then comes after it, from
+    AUDITING, and takes the peer's AUDIT_PASS.
     A step in another state is a ProtocolError and changes nothing. `abandon_round` leads from any
     state but HALTED to IDLE, as too few reports or a peer's share that does not fit do. Different
     models lead from `start` to HALTED, a sum that cannot be from `open`. Nothing leads out of it.
@@ -61,6 +65,7 @@ class Step(Enum):
     AGREE = ("agree", RoundState.CLOSED, RoundState.AGREED)
     VERIFY = ("verify", RoundState.AGREED, RoundState.VERIFIED)
     COMMIT = ("commit", RoundState.VERIFIED, RoundState.COMMITTED)
+    HEAR_COMMIT = ("hear_commit", RoundState.COMMITTED, RoundState.AUDITING)
     REVEAL = ("reveal", RoundState.COMMITTED, RoundState.REVEALED)
     REVEAL_COUNTS = ("reveal_counts", RoundState.COMMITTED, RoundState.COUNTED)
     REVEAL_KEPT = ("reveal_kept", RoundState.COUNTED, RoundState.REVEALED)

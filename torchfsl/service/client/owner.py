@@ -60,6 +60,7 @@ class Owner:
         optimizer: OptimizerSettings | None = None,
         source: Literal["delta", "gradient"] = "delta",
         reduce: Literal["mean", "sum"] = "mean",
+        auditors: tuple[str, ...] = (),
     ) -> Task:
         """A task on the plan for these two servers: session, their keys, a seed of their coins.
 
@@ -68,10 +69,17 @@ class Owner:
             optimizer: on the aggregate; plain SGD of rate 1 when None.
             source: see `ServerModel`.
             reduce: see `ServerModel`.
+            auditors: public keys in hex of the auditors of server 0 and of server 1. With them, or
+                if the plan names some, the task has an audit.
         """
         nonce = random_bytes(16)
-        keys = self.server_keys()
-        plan = task.bind_plan(plan, self.files.authorities(), nonce, keys)
+        authorities, keys = self.files.authorities(), self.server_keys()
+        audit: dict[str, Any] = {}
+        if named := auditors or plan.auditors:
+            told = self._certificates()
+            signing = tuple(authorities.sign_key(party, told[party]).hex() for party in (0, 1))
+            audit = {"audit": "open", "audit_keys": signing, "auditors": tuple(named)}
+        plan = task.bind_plan(plan, authorities, nonce, keys, audit)
         template = coin.template_of(plan).hex()
         toss, size = calls.encode_request(template=template), coin.COIN_BYTES
         said = self.links.both(lambda link: link.call("Toss", toss, limit=size))
@@ -86,10 +94,13 @@ class Owner:
         Raises:
             NotAllowed: a sealing certificate is not from its server's authority.
         """
-        request = calls.encode_request()
-        told = self.links.both(lambda link: link.call("Certificate", request, limit=INFO_BYTES))
-        authorities = self.files.authorities()
+        authorities, told = self.files.authorities(), self._certificates()
         return tuple(authorities.seal_key(party, told[party]).hex() for party in (0, 1))
+
+    def _certificates(self) -> tuple[bytes, bytes]:
+        """Of each server those of its keys, PEM."""
+        request = calls.encode_request()
+        return self.links.both(lambda link: link.call("Certificate", request, limit=INFO_BYTES))
 
     def set_up(
         self,

@@ -414,9 +414,12 @@ def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> tuple[Pl
             code="wrong-authorities",
         )
     keys = (authorities.seal_key(p, certificates[p]).hex() for p in (0, 1))
-    if plan.server_keys != tuple(keys):
+    signing = tuple(
+        authorities.sign_key(p, certificates[p]).hex() for p in ((0, 1) if plan.audited else ())
+    )
+    if plan.server_keys != tuple(keys) or plan.audit_keys != signing:
         raise ProtocolError(
-            "the plan names other keys than the servers' sealing certificates: nothing is sent",
+            "the plan names other keys than the servers' certificates: nothing is sent",
             code="wrong-server-key",
         )
     coins = decode_coins(fields["coins"])  # one honest server has seen that both were tossed

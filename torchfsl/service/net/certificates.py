@@ -5,7 +5,9 @@ Files in one folder; keys are readable by their owner only:
     ca-server-0.pem  ca-server-1.pem  ca-clients.pem     the authorities, which everybody has
     server-0.pem     server-1.pem     owner.pem          certificates, each with a .key
     server-0-seal.pem  server-1-seal.pem                 keys to which clients seal
+    server-0-sign.pem  server-1-sign.pem                 keys by which they sign audited rounds
     client-17.pem                                        one for every client
+    ca-auditor-0.pem  auditor-0.pem  auditor-0-sign.pub  and the same of auditor 1, if wanted
 
 In use every organisation makes its own authority and keys, and hands out certificates only.
 """
@@ -20,18 +22,24 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, x25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from torchfsl.errors import ParameterError
-from torchfsl.service.net.identity import Identity, Role, seal_uri, server_name
+from torchfsl.service.net.identity import Identity, Role, seal_uri, server_name, sign_uri
 
 _SKEW: Final = datetime.timedelta(minutes=5)
 Key = ec.EllipticCurvePrivateKey
+AnyKey = Key | x25519.X25519PrivateKey | ed25519.Ed25519PrivateKey
 
 
 def make_development_certificates(
-    folder: Path, clients: Iterable[int], *, days: int = 30, role: Role | None = None
+    folder: Path,
+    clients: Iterable[int],
+    *,
+    days: int = 30,
+    role: Role | None = None,
+    auditors: bool = False,
 ) -> list[Path]:
     """Make what is missing in `folder`: authorities, both servers, the owner, clients.
 
@@ -40,6 +48,7 @@ def make_development_certificates(
         clients: client numbers.
         days: how long certificates are valid; authorities twelve times as long.
         role: make only the certificates of this role; None for all.
+        auditors: also make authorities, certificates and signing keys of both auditors.
 
     Returns:
         The certificates made.
@@ -51,6 +60,8 @@ def make_development_certificates(
         "ca-server-1": [Identity(Role.SERVER, 1)],
         "ca-clients": [Identity(Role.OWNER), *(Identity(Role.CLIENT, c) for c in clients)],
     }
+    for party in (0, 1) if auditors else ():
+        wanted[f"ca-auditor-{party}"] = [Identity(Role.AUDITOR, party)]
     for name, identities in wanted.items():
         if not (folder / f"{name}.pem").exists():
             _make_authority(folder, name, days * 12)
@@ -66,8 +77,22 @@ def make_development_certificates(
     for party in (0, 1) if role in (None, Role.SERVER) else ():
         if not (folder / f"server-{party}-seal.pem").exists():
             authority = _read_authority(folder, f"ca-server-{party}")
-            made.append(_issue_seal(folder, party, authority, days))
+            made.append(_issue_key(folder, party, "seal", authority, days))
+        if not (folder / f"server-{party}-sign.pem").exists():
+            authority = _read_authority(folder, f"ca-server-{party}")
+            made.append(_issue_key(folder, party, "sign", authority, days))
+        if auditors and not (folder / f"auditor-{party}-sign.key").exists():
+            make_sign_key(folder / f"auditor-{party}-sign.key")
     return made
+
+
+def make_sign_key(path: Path) -> str:
+    """Make an auditor's key for signatures and a file `.pub` of its public half, in hex."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    _write_key(path, key)
+    public = key.public_key().public_bytes_raw().hex()
+    path.with_suffix(".pub").write_text(public + "\n")
+    return public
 
 
 def client_numbers(text: str) -> list[int]:
@@ -134,14 +159,15 @@ def _issue(
     return _write(folder, file_name(identity), builder.sign(issuer_key, hashes.SHA256()), key)
 
 
-def _issue_seal(
-    folder: Path, party: int, authority: tuple[x509.Certificate, Key], days: int
+def _issue_key(
+    folder: Path, party: int, use: str, authority: tuple[x509.Certificate, Key], days: int
 ) -> Path:
-    """A sealing certificate. Renew it for the same key: running tasks name that one."""
+    """A certificate to `seal` or `sign`. Renew it for the same key: running tasks name that one."""
     issuer, issuer_key = authority
-    name, key = f"server-{party}-seal", x25519.X25519PrivateKey.generate()
+    key = (x25519.X25519PrivateKey if use == "seal" else ed25519.Ed25519PrivateKey).generate()
+    name = f"server-{party}-{use}"
     title = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    uri = x509.UniformResourceIdentifier(seal_uri(party))
+    uri = x509.UniformResourceIdentifier((seal_uri if use == "seal" else sign_uri)(party))
     builder = (
         _builder(title, issuer.subject, key, days)
         .add_extension(x509.SubjectAlternativeName([uri]), critical=False)
@@ -151,7 +177,7 @@ def _issue_seal(
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: Key | x25519.X25519PrivateKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: AnyKey, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -165,18 +191,20 @@ def _builder(
     )
 
 
-def _write(
-    folder: Path, name: str, certificate: x509.Certificate, key: Key | x25519.X25519PrivateKey
-) -> Path:
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    handle = os.open(folder / f"{name}.key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(private)
+def _write(folder: Path, name: str, certificate: x509.Certificate, key: AnyKey) -> Path:
+    _write_key(folder / f"{name}.key", key)
     path = folder / f"{name}.pem"
     path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     return path
+
+
+def _write_key(path: Path, key: AnyKey) -> None:
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(private)
 
 
 def _read_authority(folder: Path, name: str) -> tuple[x509.Certificate, Key]:

@@ -20,6 +20,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from torchfsl.crypto.hpke import SealKey
+from torchfsl.crypto.signing import SignKey
 from torchfsl.errors import Error, ParameterError
 from torchfsl.service.net import calls
 from torchfsl.service.net.calls import CHUNK_BYTES, FRAME_LIMIT
@@ -63,21 +64,25 @@ class TlsFiles:
         key: its private key, PEM.
         server_authorities: of server 0 and server 1.
         clients_authority: of clients and owner.
+        auditor_authorities: of the auditors of server 0 and server 1, or none.
     """
 
     certificate: Path
     key: Path
     server_authorities: tuple[Path, Path]
     clients_authority: Path
+    auditor_authorities: tuple[Path, ...] = ()
 
     @classmethod
     def in_folder(cls, folder: Path, name: str) -> TlsFiles:
         """The files of `server-0`, `client-17` or `owner`, as `torchfsl certs` names them."""
+        auditors = tuple(folder / f"ca-auditor-{party}.pem" for party in (0, 1))
         return cls(
             folder / f"{name}.pem",
             folder / f"{name}.key",
             (folder / "ca-server-0.pem", folder / "ca-server-1.pem"),
             folder / "ca-clients.pem",
+            auditors if all(path.exists() for path in auditors) else (),
         )
 
     def authorities(self) -> Authorities:
@@ -87,7 +92,9 @@ class TlsFiles:
             ParameterError: a file cannot be read.
         """
         first, second = self.server_authorities
-        return Authorities((read_file(first), read_file(second)), read_file(self.clients_authority))
+        auditors = tuple(read_file(path) for path in self.auditor_authorities)
+        servers = read_file(first), read_file(second)
+        return Authorities(servers, read_file(self.clients_authority), auditors)
 
     def pair(self) -> tuple[bytes, bytes]:
         """Key and certificate chain.
@@ -132,6 +139,17 @@ class TlsFiles:
         certificate = self.seal_certificate
         return SealKey.from_pem(read_file(certificate.with_suffix(".key"))), read_file(certificate)
 
+    def sign_pair(self) -> tuple[SignKey, bytes] | None:
+        """A server's or auditor's key for signatures and its certificate, which auditors lack.
+
+        They are `server-0-sign.*` in the folder of `server-0.pem`. None without a key.
+        """
+        certificate = self.certificate.with_stem(f"{self.certificate.stem}-sign")
+        if not certificate.with_suffix(".key").exists():
+            return None
+        key = SignKey.from_pem(read_file(certificate.with_suffix(".key")))
+        return key, read_file(certificate) if certificate.exists() else b""
+
     def days_left(self) -> int:
         """Whole days for which the certificate is still valid; raises as `identity.days_left`."""
         return days_left(read_file(self.certificate), self.certificate)
@@ -154,7 +172,8 @@ def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
 
     def configuration() -> grpc.ServerCertificateConfiguration:
         authorities = files.authorities()
-        roots = b"".join((authorities.clients_pem, *authorities.server_pems))
+        known = (*authorities.server_pems, *authorities.auditor_pems)
+        roots = b"".join((authorities.clients_pem, *known))
         return grpc.ssl_server_certificate_configuration(
             [files.server_pair(party)], root_certificates=roots
         )
@@ -228,7 +247,8 @@ def read_file(path: Path) -> bytes:
 
 
 def _stamp(files: TlsFiles) -> tuple[int, ...]:
-    paths = (files.key, files.certificate, *files.server_authorities, files.clients_authority)
+    authorities = (*files.server_authorities, *files.auditor_authorities, files.clients_authority)
+    paths = (files.key, files.certificate, *authorities)
     stats = [path.stat() for path in paths]
     return tuple(value for stat in stats for value in (stat.st_mtime_ns, stat.st_size, stat.st_ino))
 

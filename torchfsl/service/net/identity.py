@@ -24,6 +24,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
@@ -46,11 +47,12 @@ class Role(Enum):
     SERVER = "server"
     CLIENT = "client"
     OWNER = "owner"
+    AUDITOR = "auditor"
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A party: role, and number of a server or client."""
+    """A party: role, and number of a server or client, or of the server whose auditor it is."""
 
     role: Role
     number: int = 0
@@ -79,7 +81,7 @@ class Identity:
             found = cls(Role(name), number)
         except ValueError:
             found = None
-        limit = 2 if found and found.role is Role.SERVER else 1 << 64
+        limit = 2 if found and found.role in (Role.SERVER, Role.AUDITOR) else 1 << 64
         if found is None or scheme != _SCHEME or found.uri != uri or not 0 <= found.number < limit:
             raise NotAllowed(f"a certificate names {uri[:80]!r}, which is no party of a task")
         return found
@@ -95,16 +97,26 @@ def seal_uri(party: int) -> str:
     return f"{_SCHEME}:server:{party}:seal"
 
 
+def sign_uri(party: int) -> str:
+    """Name in the certificate of the key by which server `party` signs audited rounds."""
+    return f"{_SCHEME}:server:{party}:sign"
+
+
 class Authorities:
-    """The three certificate authorities of a task, in public.
+    """The certificate authorities of a task, in public.
 
     Args:
         servers: PEM of server 0's and server 1's authority.
         clients: PEM of the clients' and the owner's authority, or of several in a row, as when one
             takes the place of another.
+        auditors: PEM of the authorities of server 0's and server 1's auditor, or none.
     """
 
-    def __init__(self, servers: tuple[bytes, bytes], clients: bytes) -> None:
+    def __init__(
+        self, servers: tuple[bytes, bytes], clients: bytes, auditors: tuple[bytes, ...] = ()
+    ) -> None:
+        self.auditor_pems = auditors
+        self._auditors = tuple(load_certificate(pem) for pem in auditors)
         self.server_pems, self.clients_pem = servers, clients
         self._servers = tuple(load_certificate(pem) for pem in servers)
         self._clients = load_certificates(clients)
@@ -114,6 +126,12 @@ class Authorities:
                 "server 0, server 1 and the clients need certificate authorities of their own: "
                 "one that vouches for two parties could pose as both; two of the three authority "
                 "files hold the same one"
+            )
+        others = [_public_key(certificate) for certificate in (*self._auditors, *self._clients)]
+        if self._auditors and len(own | set(others)) != 2 + len(others):
+            raise ParameterError(
+                "each auditor needs a certificate authority that vouches for no other party: two "
+                "authority files hold the same one"
             )
         self._cached = functools.lru_cache(maxsize=4096)(self._identify)
 
@@ -136,17 +154,39 @@ class Authorities:
         Raises:
             NotAllowed: it is not that server's, not from its authority, or out of date.
         """
-        certificate = load_certificate(pem)
-        if _uris(certificate) != [seal_uri(party)]:
-            raise NotAllowed(f"the sealing certificate does not name {seal_uri(party)}")
-        self._check_issuer(certificate, self._servers[party : party + 1], f"server {party}'s seals")
-        now = datetime.datetime.now(datetime.UTC)
-        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-            raise NotAllowed(f"server {party}'s sealing certificate is out of date: renew it")
-        key = certificate.public_key()
+        key = self._certified(party, load_certificate(pem), seal_uri(party), "sealing")
         if not isinstance(key, X25519PublicKey):
             raise NotAllowed(f"server {party}'s sealing certificate holds no X25519 key")
         return key.public_bytes_raw()
+
+    def sign_key(self, party: int, pems: bytes) -> bytes:
+        """The public key, 32 bytes, by which server `party` signs audited rounds.
+
+        `pems` has its certificate, perhaps behind the sealing certificate.
+
+        Raises:
+            NotAllowed: there is none, or as `seal_key`.
+        """
+        found = [c for c in load_certificates(pems) if _uris(c) == [sign_uri(party)]]
+        if not found:
+            raise NotAllowed(
+                f"server {party} has no certificate of {sign_uri(party)}: `torchfsl certs` makes "
+                "one, and the server must be started again"
+            )
+        key = self._certified(party, found[0], sign_uri(party), "signing")
+        if not isinstance(key, Ed25519PublicKey):
+            raise NotAllowed(f"server {party}'s signing certificate holds no Ed25519 key")
+        return key.public_bytes_raw()
+
+    def _certified(self, party: int, certificate: x509.Certificate, uri: str, what: str) -> object:
+        """The key of a certificate that a server's authority made for this use."""
+        if _uris(certificate) != [uri]:
+            raise NotAllowed(f"the {what} certificate does not name {uri}")
+        self._check_issuer(certificate, self._servers[party : party + 1], f"server {party}'s seals")
+        now = datetime.datetime.now(datetime.UTC)
+        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+            raise NotAllowed(f"server {party}'s {what} certificate is out of date: renew it")
+        return certificate.public_key()
 
     def session(self, nonce: bytes) -> str:
         """A plan's session number, bound to these servers: 16 bytes in hex."""
@@ -160,8 +200,8 @@ class Authorities:
         if len(uris) != 1:
             raise NotAllowed("a certificate must name exactly one party in a URI")
         identity = Identity.parse(uris[0])
-        own = self._servers[identity.number : identity.number + 1]
-        issuers = own if identity.role is Role.SERVER else self._clients
+        kept = {Role.SERVER: self._servers, Role.AUDITOR: self._auditors}.get(identity.role)
+        issuers = self._clients if kept is None else kept[identity.number : identity.number + 1]
         self._check_issuer(certificate, issuers, str(identity))
         return identity
 

@@ -5,6 +5,7 @@ clients             Model, Retrieve, Answer, Upload, Submit, Fetch
 the other server    Relay, RelayFetch, Step, Abandon
 the owner           Toss, Reveal, SetUp, Replace, Open, Close, Abandon, Result, State
                     (rounds at server 0)
+auditors            AuditKey, Transcript (at their server), Passed, Named (at the other)
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from torchfsl.crypto.kdf import DIGEST_BYTES
+from torchfsl.crypto.signing import SIGNATURE_BYTES
 from torchfsl.errors import ProtocolError
-from torchfsl.fsl.messages import Header, Kind
-from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
+from torchfsl.fsl.messages import HEADER_BYTES, Header, Kind
+from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SIGN_KEY_BYTES
 from torchfsl.service.net.identity import Identity, NotAllowed, Role
+from torchfsl.service.net.text import printable
+from torchfsl.service.server.auditing import AuditDesk
 from torchfsl.service.server.fetching import FetchDesk
 from torchfsl.service.server.peers import Relays
 from torchfsl.service.server.round_driver import Follower, RoundDriver
@@ -38,6 +42,7 @@ def all_methods(
     desk: FetchDesk,
     side: RoundDriver | Follower,
     certificate: Callable[[], bytes],
+    audits: AuditDesk,
 ) -> Mapping[Role | None, Methods]:
     """By role, what it may call; under None what the server's own certificate may.
 
@@ -46,7 +51,9 @@ def all_methods(
         relays: on the way to the other server.
         desk: of fetches.
         side: what leads the rounds at server 0, and what follows at server 1.
-        certificate: the server's sealing certificate as it is now, PEM.
+        certificate: the server's sealing certificate as it is now, PEM; that of its signing key
+            stands behind it.
+        audits: of auditors.
     """
     common = _Everybody(station, certificate).methods()
     return {
@@ -54,6 +61,7 @@ def all_methods(
         Role.CLIENT: common | _Clients(station, relays, desk).methods(),
         Role.SERVER: common | _OtherServer(station, desk, side).methods(),
         Role.OWNER: common | _Owner(station, side).methods(),
+        Role.AUDITOR: common | _Auditors(audits).methods(),
     }
 
 
@@ -190,6 +198,43 @@ class _OtherServer:
                 "server 0 leads the rounds: it ends none for server 1", code="not-the-leader"
             )
         await self._side.end_before(fields["round"] + 1, fields["reason"])
+        await stream.send(b"")
+
+
+class _Auditors:
+    def __init__(self, desk: AuditDesk) -> None:
+        self._desk = desk
+
+    def methods(self) -> dict[str, Method]:
+        return {
+            "AuditKey": self._key,
+            "Transcript": self._transcript,
+            "Passed": self._passed,
+            "Named": self._named,
+        }
+
+    async def _key(self, caller: Identity, stream: Stream) -> None:
+        fields = await stream.request(round=int, key=str, signature=str)
+        check_hex("key", fields["key"], SIGN_KEY_BYTES)
+        check_hex("signature", fields["signature"], SIGNATURE_BYTES)
+        await self._desk.take_key(caller, fields["round"], fields["key"], fields["signature"])
+        await stream.send(b"")
+
+    async def _transcript(self, caller: Identity, stream: Stream) -> None:
+        fields = await stream.request(round=int)
+        await stream.send(await self._desk.transcript(caller, fields["round"]))
+
+    async def _passed(self, caller: Identity, stream: Stream) -> None:
+        fields = await stream.request(round=int, message=str)
+        check_hex("message", fields["message"], HEADER_BYTES + SIGNATURE_BYTES)
+        await self._desk.take_pass(caller, fields["round"], bytes.fromhex(fields["message"]))
+        await stream.send(b"")
+
+    async def _named(self, caller: Identity, stream: Stream) -> None:
+        fields = await stream.request(round=int, step=str, why=str, signature=str)
+        check_hex("signature", fields["signature"], SIGNATURE_BYTES)
+        told = (printable(fields["step"]), printable(fields["why"]), fields["signature"])
+        await self._desk.take_named(caller, fields["round"], *told)
         await stream.send(b"")
 
 

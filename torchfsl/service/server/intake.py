@@ -40,6 +40,7 @@ class Limits:
         idle_seconds: how long a sender or reader may pause inside a message.
         call_seconds: how long a message may take to arrive as a whole.
         peer_seconds: how long a client's call waits for the other server.
+        audit_seconds: how long a round waits for an auditor before it ends unopened.
     """
 
     bytes_in_flight: int = 256 << 20
@@ -58,6 +59,7 @@ class Limits:
     idle_seconds: float = 20.0
     call_seconds: float = 120.0
     peer_seconds: float = 60.0
+    audit_seconds: float = 60.0
 
 
 class Budget:

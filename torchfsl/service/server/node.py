@@ -17,7 +17,8 @@ from typing import Any
 
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
-from torchfsl.fsl.bodies import ReportSet
+from torchfsl.fsl.audit import transcript
+from torchfsl.fsl.bodies import AuditPass, ReportSet
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
@@ -26,9 +27,16 @@ from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server import recovery
 from torchfsl.service.server.storage import NodeSettings, Storage
 from torchfsl.service.server.transcript import Transcript
+from torchfsl.service.state.audits import transcript_info
 from torchfsl.service.state.ledger import REMEDY, LedgerError, RoundRow
 from torchfsl.service.state.noise_ring import NOISE
-from torchfsl.service.state.steps import OPEN_STATES, SHARE_MAY_HAVE_LEFT, StoredState, steps_of
+from torchfsl.service.state.steps import (
+    OPEN_STATES,
+    SHARE_MAY_HAVE_LEFT,
+    StoredState,
+    fixing_step,
+    steps_of,
+)
 from torchfsl.service.task import Task, decode_task
 from torchfsl.submodel.opened import Opened
 
@@ -140,6 +148,7 @@ class Node:
         self.storage.open_log(number)
         with self._ledger.transaction():
             self._ledger.start_round(number, expected, closes_at)
+            self.storage.audits.keep_secrets(self.server.secrets)
             self.transcript.say(number, Kind.ROUND_STATE, message)
         return message
 
@@ -180,6 +189,29 @@ class Node:
                     f"round {number}: {kind.name} is not due, the peer's {earlier.name} is missing",
                     code="wrong-step",
                 )
+
+    def take_pass(self, number: int, theirs: bytes) -> None:
+        """Store the pass of the other server's auditor, and let it count.
+
+        Raises:
+            DecodeError: malformed.
+            ProtocolError: not due, or not signed by that auditor for this round as this server has
+                it: then nothing changes.
+        """
+        self.check(number, Kind.AUDIT_PASS, theirs)
+        audit = self.server.audit
+        if audit is not None and not self.has_counted(number, Kind.AUDIT_PASS):
+            said = AuditPass.read(self.plan, theirs)
+            audit.check_pass(1 - self.party, said.signature, audit.peer_commit.commitment)
+            self.transcript.hear(number, Kind.AUDIT_PASS, theirs)
+            self.count(number, Kind.AUDIT_PASS)
+
+    def halt(self, number: int, reason: str) -> None:
+        """End a running round unopened, and the session for good."""
+        self._ledger.running_round(number)
+        self.server.abandon_round()
+        self.server.state = RoundState.HALTED
+        self.storage.end_unopened(number, reason, self.server)
 
     def count(self, number: int, kind: Kind) -> None:
         """Let the peer's message for a step count, if it is stored and does not yet.
@@ -228,10 +260,13 @@ class Node:
         if kind is Kind.ROUND_STATE:
             return self.begin(number)
         self._ledger.running_round(number)
+        if kind is Kind.SHARE_COMMIT and self.plan.audited and not self.storage.audits.key:
+            raise ProtocolError("the auditor has given no key for this round", code="wrong-step")
         message, noise = self._make(number, kind), None
         changes: dict[str, Any] = {"state": StoredState.COMMITTED}
         if kind is Kind.SHARE_COMMIT:
             noise = self.storage.noise.keep(self.server.noise, self.server.rounds_opened)
+            self._seal(number, message)
         if kind is Kind.REPORT_SET:
             report_log = self.storage.report_log
             changes = {"state": StoredState.CLOSED, "reports": self.server.reports.num_complete}
@@ -245,6 +280,16 @@ class Node:
                 self._ledger.put_setting(NOISE, noise)
         return message
 
+    def _seal(self, number: int, message: bytes) -> None:
+        """Under an audit: write the transcript of a commitment, before the commitment leaves."""
+        server, audits = self.server, self.storage.audits
+        if server.audit is None:
+            return
+        info = transcript_info(self.plan.digest, number, self.party)
+        audits.seal(info, number, transcript.parts(server, message))
+        audits.note(self.plan, number, record=server.audit.digest.hex(), said=message.hex())
+        server.reports.forget_messages()
+
     def _make(self, number: int, kind: Kind) -> bytes:
         """Let the server make its message; if it had made it before, with the same secrets.
 
@@ -253,7 +298,8 @@ class Node:
         """
         server = self.server
         if kind is Kind.ROUND_STATE:
-            return server.open_round(number)
+            begun = self.transcript.said(number, kind) is not None
+            return server.open_round(number, secrets=self.storage.audits.secrets if begun else b"")
         if kind is Kind.REPORT_SET:
             said = self.transcript.said(number, kind)
             return server.close_round(coin=ReportSet.read(self.plan, said).coin if said else b"")
@@ -275,9 +321,11 @@ class Node:
                 follows[Kind.VERDICTS] = server.agree(theirs)
             elif kind is Kind.VERDICTS:
                 changes["accepted"] = len(server.verify(theirs))
-            elif kind is Kind.SHARE_COMMIT and self.plan.opens_counts_first:
+            elif kind is Kind.SHARE_COMMIT and self.plan.audited:
+                server.hear_commit(theirs)
+            elif kind is fixing_step(self.plan) and self.plan.opens_counts_first:
                 follows[Kind.COUNTS] = server.reveal_counts(theirs)
-            elif kind is Kind.SHARE_COMMIT:
+            elif kind is fixing_step(self.plan):
                 server.reveal(theirs)
             elif kind is Kind.COUNTS:
                 follows[Kind.SHARE] = server.reveal_kept(theirs)
@@ -293,7 +341,9 @@ class Node:
                 self._ledger.change_round(number, **changes)
             if kind is Kind.ROUND_STATE:
                 self._ledger.delete_steps_before(number)
-            if kind is Kind.SHARE_COMMIT and "state" in changes:
+            if self.plan.audited and kind in (Kind.SHARE_COMMIT, Kind.AUDIT_PASS):
+                self.storage.audits.note(self.plan, number, **{kind.name.lower(): theirs.hex()})
+            if kind is fixing_step(self.plan) and "state" in changes:
                 self._ledger.put_setting("opened", b"%d" % server.rounds_opened)
                 index, limits = server.rounds_opened - 1, server.participation
                 self._ledger.put_participations((c, index) for c in limits.charged(index))
@@ -323,7 +373,7 @@ class Node:
         number = row.number
         self.storage.open_log(number, begun=True)
         for kind in steps_of(self.plan):
-            if self.transcript.said(number, kind) is None:
+            if kind is not Kind.AUDIT_PASS and self.transcript.said(number, kind) is None:
                 break
             if kind in (Kind.ROUND_STATE, Kind.REPORT_SET, Kind.SHARE_COMMIT):
                 self.transcript.say(number, kind, self._make(number, kind))

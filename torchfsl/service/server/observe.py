@@ -113,6 +113,10 @@ def watch_all(
         lambda: {"": float(node.storage.ends_unclean)},
     )
     _watch_budget(observer, node)
+    observer.count(
+        "audit_alerts", "Audited rounds that ended by an alert, by why.",
+        lambda: node.storage.audits.alerts,
+    )  # fmt: skip
     watch("halted", "1 if the session is halted.", lambda: float(bool(node.storage.halted)))
     watch(
         "sum_beyond_bound",

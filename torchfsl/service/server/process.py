@@ -25,6 +25,7 @@ from torchfsl.service.net.channels import FLOW, TlsFiles, server_credentials, ta
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.net.text import printable
 from torchfsl.service.net.trust import Trust, Validity
+from torchfsl.service.server.auditing import AuditDesk
 from torchfsl.service.server.door import Door, connections_for, files_for, raise_file_limit
 from torchfsl.service.server.engines import EngineSettings, make_evaluator
 from torchfsl.service.server.fetching import FetchDesk
@@ -105,7 +106,10 @@ class ServerProcess:
         self._health = Health(settings.party, settings.node.reserve_bytes)
         self.metrics_port = self._observe() if settings.metrics else 0
         evaluator = make_evaluator(settings.engine, settings.tls, settings.party)
-        node = dataclasses.replace(settings.node, evaluator=evaluator)
+        signing = settings.tls.sign_pair()
+        self._signing = b"" if signing is None else signing[1]
+        sign_key = None if signing is None else signing[0]
+        node = dataclasses.replace(settings.node, evaluator=evaluator, sign_key=sign_key)
         self.node = Node(
             settings.party, settings.state, authorities, node, key, witness=settings.witness
         )
@@ -121,16 +125,18 @@ class ServerProcess:
         ending.push_async_callback(link.close)
         relays = Relays(self.station, link)
         ending.callback(relays.stop)
+        audits = AuditDesk(self.station)
+        ending.callback(audits.stop)
         driver: RoundDriver | None = None
         side: RoundDriver | Follower
         if settings.party == 0:
-            side = driver = RoundDriver(self.station, link, relays)
+            side = driver = RoundDriver(self.station, link, relays, audits)
             ending.push_async_callback(driver.stop)
         else:
-            side = Follower(self.station, relays)
+            side = Follower(self.station, relays, audits)
         desk = FetchDesk(self.station, link)
         door = await self._answer(
-            all_methods(self.station, relays, desk, side, self._validity.seal_certificate)
+            all_methods(self.station, relays, desk, side, self._certificates, audits)
         )
         self._health.begin(self.node, self.station, self._validity, self._listener)
         self.station.unready = self._health.unready
@@ -149,7 +155,12 @@ class ServerProcess:
             relays.restart()
         if driver is not None:
             driver.resume()
+        audits.resume()
         log.info("server %d listens on port %d", settings.party, self.port)
+
+    def _certificates(self) -> bytes:
+        """Those of the sealing key and of the signing key, PEM."""
+        return self._validity.seal_certificate() + self._signing
 
     def reread(self) -> None:
         """Read authorities and the deny list again, if they have changed."""

@@ -37,6 +37,7 @@ def new_server(
         storage.party, plan=task.plan, model=model, last_round=last_round,
         rounds_opened=rounds_opened, max_sessions=storage.settings.max_sessions, key=key,
         max_fetches=storage.settings.max_fetches, evaluator=storage.settings.evaluator,
+        sign_key=storage.settings.sign_key,
     )  # fmt: skip
 
 

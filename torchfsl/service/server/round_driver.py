@@ -19,6 +19,7 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.net import calls
 from torchfsl.service.net.answers import INFO_BYTES, decode_info
+from torchfsl.service.server.auditing import AuditDesk
 from torchfsl.service.server.peers import PeerLink, Relays
 from torchfsl.service.server.station import Station
 from torchfsl.service.state.ledger import RoundRow
@@ -39,9 +40,10 @@ _ANSWER_SECONDS: Final = 5.0
 class RoundDriver:
     """Drives one round at a time."""
 
-    def __init__(self, station: Station, link: PeerLink, relays: Relays) -> None:
+    def __init__(self, station: Station, link: PeerLink, relays: Relays, audits: AuditDesk) -> None:
         """Nothing runs until `open` or `resume`."""
         self._station, self._link, self._relays = station, link, relays
+        self._audits = audits
         self._ledger = station.node.storage.ledger
         self._driver: asyncio.Task[None] | None = None
         self._driven = self._to_close = -1
@@ -179,8 +181,13 @@ class RoundDriver:
         station, node = self._station, self._station.node
         if await station.run(node.has_counted, number, kind):
             return
+        if kind is Kind.AUDIT_PASS:
+            await self._audits.passed(number)
+            return
         if kind is Kind.REPORT_SET:
             await self._collect(number)
+        if kind is Kind.SHARE_COMMIT:
+            await self._audits.before_commit(number)
         ours = await station.write(node.exchange, number, kind)
         limit = messages.max_bytes(node.plan, kind)
         slow = asyncio.get_running_loop().call_later(_STALLED_SECONDS, self._stalled, kind)
@@ -274,8 +281,8 @@ class RoundDriver:
 class Follower:
     """Does what server 0 asks for, in the order of the steps."""
 
-    def __init__(self, station: Station, relays: Relays) -> None:
-        self._station, self._relays = station, relays
+    def __init__(self, station: Station, relays: Relays, audits: AuditDesk) -> None:
+        self._station, self._relays, self._audits = station, relays, audits
         self._counting: set[asyncio.Task[None]] = set()
 
     async def step(self, number: int, kind: Kind, theirs: bytes) -> bytes:
@@ -285,6 +292,10 @@ class Follower:
             DecodeError, ProtocolError: see `Node.exchange`. A step that is refused changes nothing.
         """
         station = self._station
+        if kind is Kind.SHARE_COMMIT:
+            await self._audits.before_commit(number)
+        elif kind in (Kind.COUNTS, Kind.SHARE):
+            await self._audits.passed(number)
         await station.write(station.node.check, number, kind, theirs)
         if kind is Kind.ROUND_STATE:
             await self.end_before(number, f"server 0 went on to round {number}")
@@ -310,6 +321,8 @@ class Follower:
     async def _count(self, number: int, kind: Kind) -> None:
         try:
             await self._station.count(number, kind)
+            if kind is Kind.SHARE_COMMIT:
+                self._audits.watch(number)
         finally:
             if kind is not Kind.ROUND_STATE:
                 self._relays.stop()

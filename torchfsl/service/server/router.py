@@ -137,6 +137,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _check_versions(self, caller: Identity, context: Context) -> None:
         """Raise VersionMismatch for a caller of another wire version."""
         names = {Role.CLIENT: "the client", Role.OWNER: "the owner's program"}
+        names[Role.AUDITOR] = f"the auditor of server {caller.number}"
         theirs = names.get(caller.role, f"server {caller.number}")
         me = f"server {self._station.node.party}"
         calls.check_versions(context.invocation_metadata() or (), theirs, me)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from torchfsl.crypto.signing import SignKey
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.floors import ClientPolicy
@@ -22,6 +23,7 @@ from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.state import vault
+from torchfsl.service.state.audits import AuditStore
 from torchfsl.service.state.coins import CoinBook
 from torchfsl.service.state.ledger import Ledger, RoundRow, forget_log, testify
 from torchfsl.service.state.noise_ring import NoiseStore, forget_noise
@@ -51,6 +53,7 @@ class NodeSettings:
         floors: refuse plans below them.
         may_replace: whether the owner may put another task in place of a live one.
         evaluator: what computes from reports, see `Server`.
+        sign_key: signs rounds of plans with an audit, see `Server`.
     """
 
     segment_bytes: int = SEGMENT_BYTES
@@ -60,6 +63,7 @@ class NodeSettings:
     floors: ClientPolicy = field(default_factory=ClientPolicy)
     may_replace: bool = False
     evaluator: MakeEvaluator = LocalEvaluator
+    sign_key: SignKey | None = None
 
 
 class Storage:
@@ -106,6 +110,7 @@ class Storage:
         self.coins = CoinBook(self.ledger, party)
         self._log: ReportLog | None = None
         self.noise = NoiseStore(folder, self.ledger)
+        self.audits = AuditStore(folder, self.ledger)
         self._stored_sessions: dict[int, tuple[int, int]] = {}
 
     # --- what is there ------------------------------------------------------------------------
@@ -286,6 +291,7 @@ class Storage:
             self._end(number, server, **fields)
         self._drop_models(file, before)
         self._wipe_log()
+        self.audits.drop()
         if self.halted or 0 < server.plan.max_rounds <= self.rounds_opened:
             self.noise.end()
         forget_log(self.ledger)
@@ -308,6 +314,7 @@ class Storage:
         if server.state is RoundState.HALTED:
             self.halted = reason
         self._wipe_log()
+        self.audits.drop()
         if self.halted or 0 < server.plan.max_rounds <= self.rounds_opened:
             self.noise.end()
         forget_log(self.ledger)
@@ -323,6 +330,8 @@ class Storage:
             self.ledger.put_setting("ends_unclean", b"%d" % self.ends_unclean)
             self.ledger.put_setting("ended", None)
         running = self.running()
+        if running is None:
+            self.audits.drop()
         for folder in (self.folder / "reports").glob("*"):
             if running is not None and folder.name == str(running.number):
                 continue
@@ -333,6 +342,7 @@ class Storage:
     def _end(self, number: int, server: Server, **fields: Any) -> None:
         self.ledger.change_round(number, ended_at=time.time(), **fields)
         self.ledger.put_setting("share", None)
+        self.audits.end(number)
         current = _versions(server.reports.sessions)
         for client in set(self._stored_sessions) - set(current):
             self.ledger.put_session(client, None)

@@ -16,6 +16,12 @@ Where `min_contributors` is above 1 the counts are opened before the values:
     SHARE_COMMIT  VERIFIED   COMMITTED       COUNTED             our share and salt; our counts
     COUNTS        COUNTED    COUNTED         REVEALED            the peer's counts; our rows
 
+Under an audit the auditors are heard between SHARE_COMMIT and what comes after it. AUDIT_PASS comes
+from the other server's auditor and is the only step without a message of this server:
+
+    SHARE_COMMIT  VERIFIED   COMMITTED       AUDITING            our share, our sealed transcript
+    AUDIT_PASS    AUDITING                   as SHARE_COMMIT     the pass for the other server
+
 The states are those of `torchfsl.fsl.server.states`, whose table has the methods of `Server` that
 lead through them; but in OPENED a `Server` is idle again. OPENED ends as APPLIED once the next
 model is on disk. What goes wrong ends a round as UNOPENED, and so can its owner before REVEALED.
@@ -46,6 +52,8 @@ class StoredState(StrEnum):
     VERIFIED = "verified"
     COMMITTED = "aggregated"
     """This server has committed to its share."""
+    AUDITING = "auditing"
+    """Both have, and the other server's auditor has not passed it yet: nothing has left."""
     COUNTED = "counted"
     """Both have, and open counts first: this server's share of those may have left it."""
     REVEALED = "committed"
@@ -80,9 +88,29 @@ _COUNTS_FIRST: Final = {
 }
 
 
+def _audited(steps: Mapping[Kind, StoredState]) -> dict[Kind, StoredState]:
+    """The same with AUDIT_PASS behind SHARE_COMMIT, whose state after it takes over."""
+    found: dict[Kind, StoredState] = {}
+    for kind, state in steps.items():
+        found[kind] = state
+        if kind is Kind.SHARE_COMMIT:
+            found |= {kind: StoredState.AUDITING, Kind.AUDIT_PASS: state}
+    return found
+
+
+_AUDITED: Final = {first: _audited(_COUNTS_FIRST if first else STATE_AFTER) for first in (0, 1)}
+
+
 def steps_of(plan: Plan) -> Mapping[Kind, StoredState]:
     """`STATE_AFTER` of a plan: its steps in order, with the state after each."""
+    if plan.audited:
+        return _AUDITED[plan.opens_counts_first]
     return _COUNTS_FIRST if plan.opens_counts_first else STATE_AFTER
+
+
+def fixing_step(plan: Plan) -> Kind:
+    """The step that counts before this server's share may leave it."""
+    return Kind.AUDIT_PASS if plan.audited else Kind.SHARE_COMMIT
 
 
 OPEN_STATES: Final = tuple(state for state in StoredState if not state.has_ended)

@@ -1,0 +1,278 @@
+"""The replay names a server that lies about its share, and never an honest one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fsl.test_proofs import bounded, small, with_proofs
+from tests.support.audited import (
+    audited,
+    audited_servers,
+    auditors,
+    reported,
+    shown_by,
+    until_verified,
+)
+from tests.support.errors import raises
+from tests.support.federation import mixed_plan
+from torchfsl.errors import DecodeError, ProtocolError
+from torchfsl.fsl.audit import transcript
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import Buffer
+from torchfsl.fsl.noise import KeyedNoise
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import finish_round
+from torchfsl.fsl.server.evaluation import LocalEvaluator
+from torchfsl.fsl.server.reports import Report
+from torchfsl.fsl.server.server import Server
+from torchfsl.types import Whole
+
+PLANS: dict[str, Plan] = {
+    "norm": small(proofs="norm", l2_bound=400),
+    "noise": small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3),
+    "session": small(proofs="norm", l2_bound=400, max_epochs=3, noise_sigma=70, lane_sigma=3),
+    "few": small(proofs="norm", l2_bound=400, min_contributors=2, noise_sigma=70, lane_sigma=3),
+    "mixed": with_proofs(mixed_plan(), "norm"),
+}
+LIAR = 1
+
+
+class Lying(LocalEvaluator):
+    """An evaluator whose share or verdicts are false in one way."""
+
+    how = ""
+
+    def share(self, reports: Sequence[Report]) -> Buffer:
+        honest = list(reports)
+        if self.how == "dropped":
+            return super().share(honest[:-1])
+        if self.how == "doubled":
+            first, again = super().share(honest), self._alone(honest[-1])
+            return _added(self._plan, first, again)
+        if self.how == "no noise":
+            self._draw = lambda _, count: np.zeros(count, np.int64)
+        if self.how == "quarter":
+            draw = self._draw
+            self._draw = lambda sigma, count: draw(sigma, count) // 4
+        if self.how == "other seed":
+            assert isinstance(self._draw, KeyedNoise)
+            self._draw.begin(bytes(16))
+        share = bytearray(super().share(honest))
+        if self.how == "offset":
+            share[-1] ^= 1
+        return bytes(share)
+
+    def folds(self, reports: Any, verify_key: bytes) -> dict[int, bytes]:
+        folds = super().folds(reports, verify_key)
+        if self.how == "false verdict":
+            client = max(folds)
+            folds[client] = bytes([folds[client][0] ^ 1]) + folds[client][1:]
+        return folds
+
+    def _alone(self, report: Report) -> Buffer:
+        def silent(_: int, count: int) -> Whole:
+            return np.zeros(count, np.int64)
+
+        return LocalEvaluator(self._plan, self._party, silent, lambda: None).share([report])
+
+
+def _added(plan: Plan, first: Buffer, second: Buffer) -> bytes:
+    from torchfsl.fsl.audit.replay import _sum
+
+    return bytes(_sum(plan, first, second, subtract=False))
+
+
+def lying(server: Server, how: str) -> None:
+    kind = type(how, (Lying,), {"how": how})
+    server._evaluator = kind(server.plan, server.party, server._keyed, lambda: None)
+
+
+def finding_of(name: str, how: str, number: int = 1) -> tuple[str, str]:
+    """Step and reason that the auditor names after a round with a lie of server 1."""
+    plan = audited(PLANS[name])
+    servers = audited_servers(plan)
+    lying(servers[LIAR], how)
+    rng = np.random.default_rng(5)
+    reported(servers, number, {client: bounded(plan, rng) for client in (0, 1, 2)})
+    until_verified(servers)
+    found = auditors(plan)[LIAR].replay(shown_by(servers[LIAR]))
+    honest = auditors(plan)[0].replay(shown_by(servers[0]))
+    assert (honest.step, honest.party) == ("", 0)
+    if found.step:
+        assert "server 1 LIED" in str(found)
+    return found.step, found.why
+
+
+LIES = {
+    "offset": ("share", "is not the sum"),
+    "dropped": ("share", "left out the report of client 2"),
+    "doubled": ("share", "client 2 twice"),
+    "false verdict": ("verdict", "client 2 is false"),
+    "no noise": ("share", "left out its noise"),
+    "quarter": ("share", "is not the sum"),
+    "other seed": ("share", "is not the sum"),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("how", LIES)
+def test_every_lie_is_named_with_its_step(name: str, how: str) -> None:
+    if how in ("no noise", "quarter", "other seed") and not PLANS[name].noise_sigma:
+        assert finding_of(name, how) == ("", "")
+        return
+    step, why = finding_of(name, how)
+    assert step == LIES[how][0]
+    assert LIES[how][1] in why
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_honest_rounds_open_and_nobody_is_named(name: str) -> None:
+    plan = audited(PLANS[name])
+    servers = audited_servers(plan)
+    rng = np.random.default_rng(6)
+    updates = {client: bounded(plan, rng) for client in (0, 1, 2)}
+    members: dict[int, Client] = {}
+    for number in (1, 2, 3):
+        reported(servers, number, updates, members)
+        assert finish_round(servers, auditors=auditors(plan)).clients == (0, 1, 2)
+
+
+def altered(what: str) -> Callable[[Server], None]:
+    """What a lying server shows in place of what it was sent."""
+
+    def lie(server: Server) -> None:
+        assert server.audit is not None
+        report = server.audit.reports[1]
+        if what == "masked":
+            first = bytearray(report.masked[0])
+            first[0] ^= 1
+            report.masked = (bytes(first), *report.masked[1:])
+        elif what == "seed":
+            report.trees.master_seed = bytes(16)
+        else:
+            server.audit.reports = {c: r for c, r in server.audit.reports.items() if c != 1}
+
+    return lie
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("what", ["masked", "seed", "report"])
+def test_what_a_server_shows_is_what_clients_sent_it(name: str, what: str) -> None:
+    plan = audited(PLANS[name])
+    servers = audited_servers(plan)
+    rng = np.random.default_rng(5)
+    reported(servers, 1, {client: bounded(plan, rng) for client in (0, 1, 2)})
+    until_verified(servers)
+    found = auditors(plan)[LIAR].replay(shown_by(servers[LIAR], altered(what)))
+    assert found.step == "report"
+
+
+def test_a_secret_that_was_not_promised_is_named() -> None:
+    plan = audited(PLANS["noise"])
+    servers = audited_servers(plan)
+    rng = np.random.default_rng(5)
+    reported(servers, 1, {client: bounded(plan, rng) for client in (0, 1)})
+    until_verified(servers)
+    servers[LIAR].secrets = bytes(32) + servers[LIAR].secrets[32:]
+    found = auditors(plan)[LIAR].replay(shown_by(servers[LIAR]))
+    assert (found.step, found.why) == ("secrets", "its noise is not the one that it promised")
+
+
+@pytest.mark.parametrize("kind", ["coin", "noise_coin"])
+def test_a_coin_that_was_not_promised_ends_the_round(kind: str) -> None:
+    plan = audited(PLANS["noise"])
+    one, two = servers = audited_servers(plan)
+    rng = np.random.default_rng(5)
+    reported(servers, 1, {client: bounded(plan, rng) for client in (0, 1)})
+    places = {"coin": slice(32, 64), "noise_coin": slice(64, 96)}
+    secrets = bytearray(two.secrets)
+    secrets[places[kind]] = bytes(32)
+    two.secrets = bytes(secrets)
+    lists = one.close_round(), two.close_round()
+    with raises(ProtocolError, code="commitment-mismatch"):
+        one.verify((one.agree(lists[1]), two.agree(lists[0]))[1])
+    assert one.state.value == "idle"
+
+
+def steps_to_audit(plan: Plan) -> tuple[tuple[Server, Server], list[bytes], list[bytes]]:
+    servers = audited_servers(plan)
+    rng = np.random.default_rng(5)
+    reported(servers, 1, {client: bounded(plan, rng) for client in (0, 1)})
+    until_verified(servers)
+    commits = [server.commit() for server in servers]
+    shown = [b"".join(transcript.parts(*pair)) for pair in zip(servers, commits, strict=True)]
+    return servers, commits, shown
+
+
+def test_nothing_is_revealed_without_the_pass_of_the_peers_auditor() -> None:
+    plan = audited(PLANS["noise"])
+    (one, two), commits, shown = steps_to_audit(plan)
+    with raises(ProtocolError, code="wrong-step"):
+        one.reveal(commits[1])
+    one.hear_commit(commits[1])
+    two.hear_commit(commits[0])
+    judges = auditors(plan)
+    own = judges[0].sign(judges[0].replay(shown[0]))
+    with raises(ProtocolError, code="bad-signature"):  # its own auditor's, in place of the peer's
+        one.reveal(bytes([*own[:7], 0, *own[8:]]))
+    assert one.state.value == "idle"
+    assert len(two.reveal(own)) > 0
+
+
+def test_a_pass_is_for_one_record_and_one_commitment() -> None:
+    plan = audited(PLANS["noise"])
+    first, second = steps_to_audit(plan), steps_to_audit(plan)
+    judges = auditors(plan)
+    (one, _), commits, _ = first
+    one.hear_commit(commits[1])
+    with raises(ProtocolError, code="bad-signature"):
+        one.reveal(judges[1].sign(judges[1].replay(second[2][1])))
+
+
+def test_an_unsigned_record_ends_the_round_and_names_nobody() -> None:
+    plan = audited(PLANS["noise"])
+    (one, _), commits, shown = steps_to_audit(plan)
+    forged = commits[1][:-64] + bytes(64)
+    with raises(ProtocolError, code="bad-signature"):
+        one.hear_commit(forged)
+    assert one.state.value == "idle"
+    place = shown[1].index(commits[1]) + len(commits[1]) - 64
+    unsigned = shown[1][:place] + bytes(64) + shown[1][place + 64 :]
+    with raises(ProtocolError, code="bad-signature"):
+        auditors(plan)[1].replay(unsigned)
+
+
+def test_a_liar_gets_no_pass() -> None:
+    plan = audited(PLANS["noise"])
+    servers = audited_servers(plan)
+    lying(servers[LIAR], "offset")
+    rng = np.random.default_rng(5)
+    reported(servers, 1, {client: bounded(plan, rng) for client in (0, 1)})
+    with raises(ProtocolError, code="liar-named"):
+        finish_round(servers, auditors=auditors(plan))
+    assert [server.state.value for server in servers] == ["idle", "idle"]
+
+
+def test_altered_transcripts_give_decode_errors_alone() -> None:
+    """Whatever a server sends its auditor: it is refused, or its replay has an end."""
+    plan = audited(PLANS["few"])
+    _, _, shown = steps_to_audit(plan)
+    judge, rng = auditors(plan)[0], np.random.default_rng(9)
+    whole, refused = shown[0], 0
+    for attempt in range(150):
+        data = bytearray(whole)
+        for place in rng.integers(0, len(data), rng.integers(1, 4)):
+            data[place] = int(rng.integers(256))
+        if attempt % 3 == 0:
+            data = data[: int(rng.integers(len(data)))]
+        try:
+            transcript.decode(plan, bytes(data), 0)
+        except DecodeError:
+            refused += 1
+    assert refused > 50
+    with pytest.raises(DecodeError):
+        judge.replay(shown[1])

@@ -1,0 +1,190 @@
+"""A server of an audited task that is started again at any point goes on where it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fsl.test_proofs import bounded, small
+from tests.service.test_node import SETTINGS, Duo, assert_same_state
+from tests.support.audited import SIGN_KEYS, audited, auditors
+from tests.support.errors import raises
+from torchfsl.crypto.hpke import SealKey
+from torchfsl.errors import ProtocolError
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.auditor import destroy, judged
+from torchfsl.service.net.certificates import make_development_certificates
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.net.identity import Authorities
+from torchfsl.service.server.node import Node
+from torchfsl.service.state import vault
+from torchfsl.service.state.steps import OPEN_STATES, StoredState, steps_of
+
+PLAN = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3)
+FEW = dataclasses.replace(PLAN, min_contributors=2)
+KEY = SealKey.generate()
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> Authorities:
+    folder = tmp_path_factory.mktemp("certs")
+    make_development_certificates(folder, [])
+    return TlsFiles.in_folder(folder, "server-0").authorities()
+
+
+class AuditedDuo(Duo):
+    """Two nodes of an audited task, with both auditors in the place of their calls."""
+
+    def __init__(self, folder: Path, authorities: Authorities, plan: Plan) -> None:
+        super().__init__(folder, authorities, audited(plan))
+
+    def _node(self, party: int) -> Node:
+        floors = dataclasses.replace(SETTINGS.floors, auditors=audited(PLAN).auditors)
+        settings = dataclasses.replace(SETTINGS, floors=floors, sign_key=SIGN_KEYS[party])
+        return Node(party, self.folder / str(party), self.authorities, settings)
+
+    def step(self, number: int, kind: Kind) -> None:
+        if kind is Kind.AUDIT_PASS:
+            self.audit(number)
+            return
+        if kind is Kind.SHARE_COMMIT:
+            for node in self.nodes:
+                node.storage.audits.keep_key(KEY.public)
+        super().step(number, kind)
+
+    def audit(self, number: int) -> None:
+        judges = auditors(self.plan)
+        passes = []
+        for party in (0, 1):
+            data = self.nodes[party].storage.audits.path(number).read_bytes()
+            passes.append(judges[party].sign(judged(judges[party], number, KEY, data)))
+        for party in (0, 1):
+            self.event()
+            self.nodes[party].take_pass(number, passes[1 - party])
+            self.event()
+            self.nodes[party].take_pass(number, passes[1 - party])  # twice, as after a crash
+
+    def go(self, number: int, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        updates: dict[int, Any] = {client: bounded(self.plan, rng) for client in range(3)}
+        self.play(number, updates, tuple(steps_of(self.plan)))
+
+
+@pytest.mark.parametrize("plan", [PLAN, FEW], ids=["plain", "counts first"])
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_crash_after_every_event_changes_nothing(
+    party: int, plan: Plan, authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = AuditedDuo(tmp_path, authorities, plan)
+    seen: set[str] = set()
+
+    def crash() -> None:
+        row = duo.nodes[party].storage.ledger.last_round()
+        seen.add(row.state if row else "")
+        before = duo.nodes[party].server.secrets
+        duo.crash(party)
+        if duo.nodes[party].storage.running() is not None:  # what was stored counts at the start
+            assert duo.nodes[party].server.secrets == before
+        assert_same_state(duo.nodes[party].storage.ledger.last_round(), duo.nodes[party])
+
+    duo.after_event = crash
+    for number in (1, 2):
+        duo.go(number)
+        opened, round_number = vault.decode_opened(duo.nodes[party].storage.result_bytes())
+        assert (round_number, opened.num_clients) == (number, 3)
+        assert len(set(duo.digests())) == 1
+    counted = {StoredState.COUNTED} if plan is PLAN else set()
+    assert seen >= set(OPEN_STATES) - {StoredState.OPENED} - counted | {"applied"}
+
+
+def test_nothing_secret_of_a_round_stays_on_disk(authorities: Authorities, tmp_path: Path) -> None:
+    duo = AuditedDuo(tmp_path, authorities, PLAN)
+    secrets: set[bytes] = set()
+
+    def note() -> None:
+        for node in duo.nodes:
+            secrets.add(node.server.secrets[:32])
+            if node.server.audit is not None:
+                reports = node.server.audit.reports.values()
+                secrets.update(r.trees.master_seed or b"" for r in reports)
+
+    duo.after_event = note
+    duo.go(1)
+    secrets.discard(b"")
+    assert {len(secret) for secret in secrets} == {16, 32}
+    for node in duo.nodes:
+        assert not node.storage.audits.secrets
+        assert not node.storage.audits.path(1).exists()
+        for path in node.storage.folder.rglob("*"):
+            data = path.read_bytes() if path.is_file() else b""
+            assert not any(secret in data for secret in secrets), path
+
+
+def test_a_transcript_is_there_before_the_commitment_is_said(
+    authorities: Authorities, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk at the new step: nothing is said, and the step succeeds once there is room."""
+    duo = AuditedDuo(tmp_path, authorities, PLAN)
+    kinds = tuple(steps_of(duo.plan))
+    at = kinds.index(Kind.SHARE_COMMIT)
+    rng = np.random.default_rng(3)
+    duo.play(1, {c: bounded(duo.plan, rng) for c in range(3)}, kinds[:at])
+    node = duo.nodes[0]
+    node.storage.audits.keep_key(KEY.public)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torchfsl.service.state.audits.os.fsync", full)
+        with pytest.raises(OSError, match="space"):
+            node.exchange(1, Kind.SHARE_COMMIT)
+    assert node.transcript.said(1, Kind.SHARE_COMMIT) is None
+    duo.crash(0)  # the process ends at such an error
+    for kind in kinds[at:]:
+        duo.step(1, kind)
+    assert len(set(duo.digests())) == 1
+    mode = duo.nodes[0].storage.folder.stat().st_mode
+    assert not mode & 0o077
+
+
+def test_without_a_key_or_a_pass_no_step_is_taken(authorities: Authorities, tmp_path: Path) -> None:
+    duo = AuditedDuo(tmp_path, authorities, PLAN)
+    kinds = tuple(steps_of(duo.plan))
+    at = kinds.index(Kind.SHARE_COMMIT)
+    rng = np.random.default_rng(3)
+    duo.play(1, {c: bounded(duo.plan, rng) for c in range(3)}, kinds[:at])
+    with raises(ProtocolError, code="wrong-step"):
+        duo.nodes[0].exchange(1, Kind.SHARE_COMMIT)
+    duo.step(1, Kind.SHARE_COMMIT)
+    with raises(ProtocolError, code="wrong-step"):
+        duo.nodes[0].exchange(1, Kind.SHARE)
+    judge = auditors(duo.plan)[0]
+    data = duo.nodes[0].storage.audits.path(1).read_bytes()
+    passed = judge.sign(judged(judge, 1, KEY, data))
+    forged = passed[:-1] + bytes([passed[-1] ^ 1])
+    with raises(ProtocolError, code="bad-signature"):
+        duo.nodes[1].take_pass(1, forged)
+    assert duo.nodes[1].storage.ledger.running_round(1).state is StoredState.AUDITING
+    assert duo.nodes[1].storage.rounds_opened == 0  # nothing has left, nothing is charged
+    duo.nodes[1].take_pass(1, passed)
+    assert duo.nodes[1].storage.rounds_opened == 1
+    record = duo.nodes[1].storage.audits.record(duo.plan, 1)
+    assert set(record) == {"record", "said", "share_commit", "audit_pass"}
+
+
+def test_a_key_is_overwritten_before_its_file_goes(tmp_path: Path) -> None:
+    path = tmp_path / "1.key"
+    path.write_bytes(KEY.raw)
+    other = tmp_path / "hard link"
+    os.link(path, other)
+    destroy(path)
+    assert not path.exists()
+    assert other.read_bytes() == bytes(32)

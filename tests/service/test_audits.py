@@ -1,0 +1,191 @@
+"""Audited rounds of running servers: auditors pass them, name a liar, or are missed in time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.fsl.test_proofs import bounded, small
+from tests.support.federation import make_state, wanted_rows
+from tests.support.network import CONFIG, Pair
+from tests.support.odd_servers import ODD
+from torchfsl.errors import DecodeError, ProtocolError
+from torchfsl.fsl.floors import ClientPolicy
+from torchfsl.service import Owner, connect
+from torchfsl.service.auditor import LIAR, REFUSED, AuditorProcess, audit_file
+from torchfsl.service.net import calls
+from torchfsl.service.net.certificates import make_development_certificates
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.net.identity import NotAllowed
+from torchfsl.submodel.opened import Opened
+
+PLAN = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3)
+FEW = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3, min_contributors=2)
+
+
+class Audited(Pair):
+    """Servers whose task has an audit, and auditors in this process."""
+
+    def __init__(self, folder: Path, *, seconds: float = 60.0, odd: int = -1) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        make_development_certificates(folder / "certs", range(8), auditors=True)
+        self.keys = tuple(
+            (folder / "certs" / f"auditor-{party}-sign.pub").read_text().strip() for party in (0, 1)
+        )
+        floors = f'\n[floors]\nauditors = ["{self.keys[0]}", "{self.keys[1]}"]\n'
+        limits = f"{CONFIG.rstrip()}\naudit_seconds = {seconds}\n"
+        super().__init__(folder, PLAN, limits + floors, odd=odd)
+        self.auditors: list[AuditorProcess] = []
+
+    def set_up(self, *, replace: bool = True) -> None:
+        self.owner = Owner(self.urls, self.tls, policy=self.policy)
+        self.task = self.owner.bind(self._plan, auditors=self.keys)
+        self.plan = self.task.plan
+        self.owner.set_up(self.task, make_state(self.plan), replace=replace)
+        self.number = 0
+
+    def auditor(self, party: int) -> AuditorProcess:
+        files = TlsFiles.in_folder(self.tls, f"auditor-{party}")
+        return AuditorProcess(party, self.urls, files, self.folder / f"auditor{party}")
+
+    @contextlib.contextmanager
+    def audited_by(self, *parties: int) -> Iterator[None]:
+        """Both servers' auditors at work, or one."""
+        ends = threading.Event()
+        made = [self.auditor(party) for party in parties]
+        threads = [
+            threading.Thread(target=one.run, args=(lambda: not ends.is_set(), 0.05)) for one in made
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            for thread, one in zip(threads, made, strict=True):
+                thread.join()
+                one.close()
+
+    def report(self, *clients: int) -> None:
+        floors = ClientPolicy(min_clients=1, auditors=self.keys, audited=True)
+        for client in clients:
+            with connect(self.urls, self.tls, client, require=floors, policy=self.policy) as link:
+                update = bounded(self.plan, np.random.default_rng(client))
+                wanted = wanted_rows(self.plan, update)
+                session = link.client.start_round(self.number, indices=wanted)
+                session.download()
+                session.retrieve()
+                session.submit(update)
+
+    def metrics(self, party: int) -> str:
+        url = f"http://127.0.0.1:{self.metrics_ports[party]}/metrics"
+        with urllib.request.urlopen(url) as answer:
+            return str(answer.read().decode())
+
+    def round_of(self, *clients: int) -> Opened:
+        self.open()
+        self.report(*clients)
+        return self.close()
+
+
+def verdicts(pair: Audited, party: int) -> list[Path]:
+    return sorted((pair.folder / f"auditor{party}" / "verdicts").glob("*.json"))
+
+
+@pytest.mark.parametrize("plan", [PLAN, FEW], ids=["plain", "counts first"])
+def test_rounds_open_once_both_auditors_have_passed_them(tmp_path: Path, plan: object) -> None:
+    with Audited(tmp_path) as pair:
+        pair._plan = plan  # type: ignore[assignment]
+        pair.start()
+        pair.set_up()
+        with pair.audited_by(0, 1):
+            for _ in range(2):
+                assert pair.round_of(2, 3).clients == (2, 3)
+        pair.owner.model(pair.task)
+        for party in (0, 1):
+            assert len(verdicts(pair, party)) == 2
+            assert not list((pair.folder / f"auditor{party}" / "keys").iterdir())
+            assert not (pair.state(party) / "audit").exists()
+
+
+def test_without_the_auditor_of_the_other_server_nothing_is_opened(tmp_path: Path) -> None:
+    with Audited(tmp_path, seconds=3.0) as pair:
+        pair.start()
+        pair.set_up()
+        with pair.audited_by(0):
+            pair.open()
+            pair.report(2, 3)
+            with pytest.raises(ProtocolError, match="audit_missing"):
+                pair.owner.close_round(pair.number)
+        with pair.audited_by(0, 1):  # nobody is named, and the next round opens
+            assert pair.round_of(2, 3).clients == (2, 3)
+
+
+def test_a_server_that_steers_is_named_and_the_honest_one_halts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ODD, "add")
+    with Audited(tmp_path, odd=1) as pair:
+        pair.start()
+        pair.set_up()
+        with pair.audited_by(0, 1):
+            pair.open()
+            pair.report(2, 3)
+            with pytest.raises(ProtocolError, match="audit_liar_named"):
+                pair.owner.close_round(pair.number)
+            assert "names server 1 (share:" in pair.owner.links.info(0)["halted"]
+            with pytest.raises(ProtocolError, match="halted"):
+                pair.owner.open_round(pair.number + 1)
+        metrics = pair.metrics(0)
+        assert 'torchfsl_audit_alerts_total{why="audit_liar_named"} 1.0' in metrics
+        evidence = pair.folder / "auditor1" / "named"
+        (kept,), (key,) = evidence.glob("*.tfsa"), evidence.glob("*.key")
+        status, told = audit_file(kept, verdicts(pair, 1)[0], key)
+        assert status == LIAR
+        assert "server 1 LIED (share)" in told
+        altered = kept.read_bytes()
+        kept.write_bytes(altered[:-1] + bytes([altered[-1] ^ 1]))
+        assert audit_file(kept, verdicts(pair, 1)[0], key)[0] == REFUSED
+
+
+def test_servers_and_clients_take_no_auditors_that_they_have_not_pinned(tmp_path: Path) -> None:
+    with Audited(tmp_path) as pair:
+        pair.start()
+        keys = pair.keys
+        pair.keys = keys[::-1]
+        with pytest.raises((ProtocolError, DecodeError), match="floor auditors pins"):
+            pair.set_up()
+        pair.keys = keys
+        pair.set_up()
+        with pytest.raises(Exception, match="floor auditors pins none"):
+            pair.client(2)
+
+
+def test_an_auditor_that_asks_too_early_or_for_another_server_stops_nothing(tmp_path: Path) -> None:
+    with Audited(tmp_path) as pair:
+        pair.start()
+        pair.set_up()
+        pair.open()
+        judge = pair.auditor(0)
+        with contextlib.closing(judge):
+            early = calls.encode_request(round=pair.number)
+            with pytest.raises(calls.NotReady, match="no transcript"):
+                judge.links.links[0].once("Transcript", early, limit=1 << 20)
+            with pytest.raises(NotAllowed, match="not the auditor of this server"):
+                judge.links.links[1].once("Transcript", early, limit=1 << 20)
+            forged = calls.encode_request(
+                round=pair.number, step="share", why="?", signature="00" * 64
+            )
+            with pytest.raises(ProtocolError, match="not signed by the auditor"):
+                judge.links.links[1].once("Named", forged, limit=0)
+            with pytest.raises(NotAllowed, match="own auditor"):
+                judge.links.links[0].once("Named", forged, limit=0)
+        with pair.audited_by(0, 1):
+            pair.report(2, 3)
+            assert pair.close().clients == (2, 3)

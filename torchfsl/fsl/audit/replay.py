@@ -1,0 +1,201 @@
+"""The replay of one server's part of a round, and what an auditor says of it.
+
+The replay takes from a transcript what the server was sent, checks it against the record that the
+server has signed, and computes folds, verdicts, accepted set, noise and share anew, by the code of
+the servers. It names a server only for what contradicts its signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchfsl.crypto import kdf
+from torchfsl.crypto.signing import SignKey
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.fsl.audit import transcript
+from torchfsl.fsl.audit.transcript import Transcript
+from torchfsl.fsl.bodies import AuditPass, ReportSet, Verdicts, share_by_segment
+from torchfsl.fsl.messages import Buffer, Kind
+from torchfsl.fsl.noise import KeyedNoise
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.evaluation import LocalEvaluator
+from torchfsl.fsl.server.opening import Opening
+from torchfsl.fsl.server.reports import Report
+from torchfsl.kernels import ring
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of a replay, without values and seeds.
+
+    Attributes:
+        party, round_number: whose round.
+        step: in which the server lied (`secrets`, `set`, `report`, `verdict` or `share`), or empty.
+        why: what differs, and what explains it.
+        record, commitment: what the server signed.
+    """
+
+    party: int
+    round_number: int
+    step: str
+    why: str
+    record: bytes
+    commitment: bytes
+
+    def __str__(self) -> str:
+        if not self.step:
+            return f"round {self.round_number}: server {self.party} passes"
+        return f"round {self.round_number}: server {self.party} LIED ({self.step}): {self.why}"
+
+
+class Auditor:
+    """The auditor of server `party` of one task.
+
+    Args:
+        plan: which names the public half of `key`.
+        party: 0 or 1.
+        key: signs passes.
+
+    Raises:
+        ParameterError: the plan names another key.
+    """
+
+    def __init__(self, plan: Plan, party: int, key: SignKey) -> None:
+        if not plan.audited or plan.auditors[party] != key.public.hex():
+            raise ParameterError(
+                f"the plan names {list(plan.auditors)} as auditors, this one of server {party} is "
+                f"{key.public.hex()}: give it that key",
+                code="wrong-server-key",
+            )
+        self.plan, self.party, self._key = plan, party, key
+
+    def replay(self, data: Buffer) -> Finding:
+        """See `replay`; refuses the other server's transcripts with DecodeError."""
+        return replay(self.plan, transcript.decode(self.plan, data, self.party))
+
+    def sign(self, finding: Finding) -> bytes:
+        """AUDIT_PASS of a finding without a lie, as server `party` sends it to the other one.
+
+        Raises:
+            ProtocolError: there is a lie.
+        """
+        if finding.step:
+            raise ProtocolError(str(finding), code="liar-named")
+        parts = finding.record, bytes([self.party]), finding.commitment
+        body = AuditPass(self._key.sign(kdf.LABEL_PASS, *parts))
+        return body.message(self.plan, 1 - self.party, finding.round_number)
+
+
+def replay(plan: Plan, shown: Transcript) -> Finding:
+    """Replay a server's round.
+
+    Raises:
+        ProtocolError: the server has not signed the record that it shows, which names no server.
+    """
+    audit, said = shown.audit, shown.said
+    if not audit.is_signed(audit.party, said):
+        raise ProtocolError(
+            "the transcript's record is not signed by its server: it shows nothing",
+            code="bad-signature",
+        )
+    step, why = _lie(plan, shown)
+    head = audit.party, audit.round_number
+    return Finding(*head, step, why, audit.digest, said.commitment)
+
+
+def _lie(plan: Plan, shown: Transcript) -> tuple[str, str]:
+    """The step and what differs in it; empty if nothing does."""
+    audit, party = shown.audit, shown.audit.party
+    own, other = (
+        ReportSet.read(plan, audit.record[Kind.REPORT_SET, server]) for server in (party, 1 - party)
+    )
+    opened = {"noise": shown.noise, "coin": own.coin, "noise_coin": audit.noise_coin(party)}
+    for name, value in opened.items():
+        try:
+            audit.check_opened(party, name, value)
+        except ProtocolError:
+            return "secrets", f"its {name.replace('_', ' ')} is not the one that it promised"
+    if lie := _lie_about_reports(own, other, shown.reports):
+        return lie
+    opening = Opening(plan, party, own.coin)
+    noise = KeyedNoise()
+    evaluator = LocalEvaluator(plan, party, noise, lambda: None)
+    try:
+        verify_key = opening.agree(shown.reports, other)
+        audit.set_digest = opening.set_digest
+        opening.folds = evaluator.folds(opening.accepted, verify_key)
+        told = Verdicts.read(plan, audit.record[Kind.VERDICTS, party]).verdicts
+        if lie := _lie_in_verdicts(opening.folds, told):
+            return lie
+        opening.verify(Verdicts.read(plan, audit.record[Kind.VERDICTS, 1 - party]))
+    except ProtocolError as error:  # an honest server ends the round then
+        return "set", str(error)
+    noise.begin(audit.noise_key(shown.noise))
+    share = evaluator.share(list(opening.accepted.values()))
+    if opening.commit(share, shown.salt).commitment == shown.said.commitment:
+        return "", ""
+    return "share", _explained(plan, shown, opening, share)
+
+
+def _lie_about_reports(
+    own: ReportSet, other: ReportSet, shown: dict[int, Report]
+) -> tuple[str, str] | None:
+    clients = [client for client, _ in own.entries]
+    if clients != sorted(set(clients)):
+        return "set", "its list of reports is not in order, or names a client twice"
+    said = dict(other.entries)
+    agreed = {client: digest for client, digest in own.entries if said.get(client) == digest}
+    if list(shown) != list(agreed):
+        odd = sorted(set(shown) ^ set(agreed))
+        return "report", f"reports shown and agreed on differ, of clients {odd[:8]}"
+    for client, report in shown.items():
+        if report.digest() != agreed[client]:
+            return "report", f"what it shows of client {client} is not what both agreed on"
+    return None
+
+
+def _lie_in_verdicts(folds: dict[int, bytes], told: tuple[bytes, ...]) -> tuple[str, str] | None:
+    if len(folds) != len(told):
+        return "verdict", f"{len(told)} verdicts on {len(folds)} agreed reports"
+    for (client, fold), said in zip(folds.items(), told, strict=True):
+        if fold != said:
+            return "verdict", f"its verdict on client {client} is false"
+    return None
+
+
+def _explained(plan: Plan, shown: Transcript, opening: Opening, share: Buffer) -> str:
+    """The lie that gives the share that the server committed to, if a simple one does."""
+    party = shown.audit.party
+
+    def alone(reports: Iterable[Report]) -> Buffer:
+        def silent(sigma: int, count: int) -> np.ndarray:
+            return np.zeros(count, dtype=np.int64)
+
+        return LocalEvaluator(plan, party, silent, lambda: None).share(list(reports))
+
+    def candidates() -> Iterator[tuple[str, Buffer]]:
+        if plan.noise_sigma:
+            yield "it left out its noise", alone(opening.accepted.values())
+        for client, report in opening.accepted.items():
+            one = alone([report])
+            yield f"it left out the report of client {client}", _sum(plan, share, one, True)
+            yield f"it added the report of client {client} twice", _sum(plan, share, one, False)
+
+    for why, candidate in candidates():
+        if opening.commit(candidate, shown.salt).commitment == shown.said.commitment:
+            return why
+    return "its share is not the sum of the accepted reports and its noise"
+
+
+def _sum(plan: Plan, first: Buffer, second: Buffer, subtract: bool) -> Buffer:
+    """Two shares added, or the second taken off."""
+    ours, others = share_by_segment(plan, first), share_by_segment(plan, second)
+    total = []
+    for segment in (*plan.with_trees, *plan.dense):
+        width, name = plan.ring_bytes(segment), segment.name
+        pair = [np.frombuffer(s, np.uint8).reshape(-1, width) for s in (ours[name], others[name])]
+        total.append((ring.sub if subtract else ring.add)(*pair).tobytes())
+    return b"".join(total)

@@ -1,0 +1,287 @@
+"""The auditor of one server: it gives keys, fetches transcripts, replays them, and tells the other.
+
+It calls both servers and opens no port. For each round it signs a fresh key for its server, to
+which the transcript is sealed; it destroys the key with its verdict, so that no later theft opens
+the transcript. Only where it names a server it keeps key and transcript: that is the evidence.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from torchfsl.crypto import kdf
+from torchfsl.crypto.hpke import SealKey
+from torchfsl.errors import DecodeError, Error, ParameterError, ProtocolError
+from torchfsl.fsl.audit.replay import Auditor, Finding
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
+from torchfsl.kernels.backends import backend
+from torchfsl.service.client.links import Link, Links, RetryPolicy
+from torchfsl.service.net import calls
+from torchfsl.service.net.answers import PLAN_BYTES, decode_plan
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.net.identity import Identity, Role
+from torchfsl.service.state.audits import named_parts, transcript_info, unsealed
+from torchfsl.service.state.steps import OPEN_STATES, StoredState
+from torchfsl.service.state.vault import write_whole
+
+log = logging.getLogger("torchfsl.service.auditor")
+
+_BACKEND: Final = "TORCHFSL_BACKEND"
+_COMMITTED: Final = (StoredState.COMMITTED, StoredState.AUDITING)
+_KEYED: Final = OPEN_STATES[: OPEN_STATES.index(StoredState.AUDITING) + 1]
+PASSED, LIAR, REFUSED = 0, 3, 4
+"""Exit statuses of `torchfsl audit`."""
+
+
+class AuditorProcess:
+    """Of server `party`, with what it has to keep in `folder`.
+
+    Args:
+        party: whose auditor this is.
+        servers: URLs of server 0 and server 1.
+        files: certificate of `auditor:PARTY`, and `auditor-PARTY-sign.key` in the same folder.
+        folder: of keys that are not used yet, verdicts, and evidence; made when missing.
+
+    Raises:
+        ParameterError: the certificate is another party's, or there is no key for signatures.
+    """
+
+    def __init__(self, party: int, servers: list[str], files: TlsFiles, folder: Path) -> None:
+        if files.identity() != Identity(Role.AUDITOR, party):
+            raise ParameterError(
+                f"the certificate is that of {files.identity()}, not of auditor {party}",
+                code="wrong-certificate",
+            )
+        signing = files.sign_pair()
+        if signing is None:
+            raise ParameterError(
+                f"expected auditor-{party}-sign.key in the folder of {files.certificate}: "
+                "`torchfsl certs DIR --auditors` makes development keys"
+            )
+        self.party, self.key, self.folder = party, signing[0], folder
+        for name in ("keys", "verdicts", "named"):
+            (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        policy = RetryPolicy(attempt_seconds=600, total_seconds=5)
+        self.links = Links(servers, files, policy)
+        self._plan: Plan | None = None
+
+    def run(self, still: Callable[[], bool], pause: float = 0.25) -> None:
+        """Look after the server again and again, as long as `still` holds."""
+        while still():
+            try:
+                self.look()
+            except calls.RETRIED as error:
+                log.warning("a server does not answer: %s", error)
+            except Error as error:
+                log.error("cannot go on for now: %s", error)
+            time.sleep(pause)
+
+    def look(self) -> None:
+        """Do what is due: give the key of the running round, audit it, tell the other server.
+
+        Raises:
+            Error: a server does not answer, or refuses.
+        """
+        self._tell()
+        info = self.links.info(self.party)
+        plan = self._plan_of(info["plan_digest"])
+        if plan is None or info["state"] not in OPEN_STATES:
+            return
+        number = info["round"]
+        if self._verdict(plan, number).exists():
+            return
+        if info["state"] in _KEYED:
+            self._give_key(plan, number)
+        if info["state"] in _COMMITTED:
+            self._audit(plan, number)
+            self._tell()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.links.close()
+
+    # --- what the methods above are made of ---------------------------------------------------
+
+    @property
+    def _own(self) -> Link:
+        return self.links.links[self.party]
+
+    def _plan_of(self, digest: str) -> Plan | None:
+        """The server's plan, if it is audited by this auditor."""
+        if not digest:
+            return None
+        if self._plan is None or self._plan.digest.hex() != digest:
+            answer = self._own.call("Plan", calls.encode_request(), limit=PLAN_BYTES)
+            self._plan = Plan.from_json(decode_plan(answer)["plan"])
+        named = self._plan.auditors[self.party] if self._plan.audited else ""
+        return self._plan if named == self.key.public.hex() else None
+
+    def _name(self, plan: Plan, number: int) -> str:
+        return f"{plan.digest.hex()[:16]}-{number}"
+
+    def _verdict(self, plan: Plan, number: int) -> Path:
+        return self.folder / "verdicts" / f"{self._name(plan, number)}.json"
+
+    def _key_file(self, plan: Plan, number: int) -> Path:
+        return self.folder / "keys" / f"{self._name(plan, number)}.key"
+
+    def _give_key(self, plan: Plan, number: int) -> None:
+        path = self._key_file(plan, number)
+        if path.exists():
+            key = SealKey.from_raw(path.read_bytes())
+        else:
+            key = SealKey.generate()
+            write_whole(path, key.raw)
+        info = transcript_info(plan.digest, number, self.party)
+        signature = self.key.sign(kdf.LABEL_AUDIT_KEY, info, key.public).hex()
+        fields = {"round": number, "key": key.public.hex(), "signature": signature}
+        try:
+            self._own.call("AuditKey", calls.encode_request(**fields), limit=0)
+        except ProtocolError as error:  # the round has ended, or has an older key
+            log.info("round %d takes no key: %s", number, error)
+
+    def _audit(self, plan: Plan, number: int) -> None:
+        request = calls.encode_request(round=number)
+        try:
+            data = self._own.once("Transcript", request, limit=MAX_MESSAGE_BYTES)
+        except calls.NotReady:
+            return
+        key, start = self._key_file(plan, number), time.perf_counter()
+        verdict: dict[str, Any] = {"plan": plan.to_json(), "party": self.party, "round": number}
+        try:
+            private = SealKey.from_raw(key.read_bytes())
+            found = judged(Auditor(plan, self.party, self.key), number, private, data)
+        except (Error, OSError) as error:
+            verdict |= {"refused": str(error), "told": True}
+            log.error("round %d: the transcript names no server: %s", number, error)
+        else:
+            verdict |= self._said(plan, found)
+            level = logging.ERROR if found.step else logging.INFO
+            log.log(level, "%s, %.2f s", found, time.perf_counter() - start)
+            if found.step:
+                write_whole(self.folder / "named" / f"{self._name(plan, number)}.tfsa", data)
+                write_whole(self.folder / "named" / key.name, private.raw)
+        write_whole(self._verdict(plan, number), json.dumps(verdict).encode())
+        destroy(key)
+
+    def _said(self, plan: Plan, found: Finding) -> dict[str, Any]:
+        """Signed fields for the other server."""
+        said = {"record": found.record.hex(), "commitment": found.commitment.hex(), "told": False}
+        if not found.step:
+            auditor = Auditor(plan, self.party, self.key)
+            return said | {"message": auditor.sign(found).hex()}
+        parts = named_parts(plan.digest, found.round_number, self.party, found.step, found.why)
+        signature = self.key.sign(kdf.LABEL_NAMED, *parts).hex()
+        return said | {"step": found.step, "why": found.why, "signature": signature}
+
+    def _tell(self) -> None:
+        """Take verdicts to the other server, until it has each or has gone on."""
+        for path in sorted((self.folder / "verdicts").glob("*.json")):
+            verdict = json.loads(path.read_bytes())
+            if verdict["told"]:
+                continue
+            method = "Passed" if "message" in verdict else "Named"
+            names = ("message",) if method == "Passed" else ("step", "why", "signature")
+            fields = {name: verdict[name] for name in names}
+            request = calls.encode_request(round=verdict["round"], **fields)
+            link = self.links.links[1 - self.party]
+            try:
+                link.call(method, request, limit=0)
+            except ProtocolError as error:
+                other = self.links.info(1 - self.party)
+                goes_on = (other["round"], other["state"] in OPEN_STATES)
+                if goes_on == (verdict["round"], True):
+                    continue  # it has not heard its peer's commitment yet
+                log.warning("server %d does not take the verdict: %s", 1 - self.party, error)
+            write_whole(path, json.dumps(verdict | {"told": True}).encode())
+
+
+def judged(auditor: Auditor, number: int, key: SealKey, data: bytes) -> Finding:
+    """Replay a sealed transcript. A lie counts only if both kernel paths find it.
+
+    Raises:
+        DecodeError, ProtocolError: it cannot be opened or read, is of another round, is not signed
+            by its server, or the two paths differ. This names no server.
+    """
+    info = transcript_info(auditor.plan.digest, number, auditor.party)
+    text = unsealed(key, info, data)
+    found = auditor.replay(text)
+    if found.round_number != number:
+        raise DecodeError(f"the transcript is of round {found.round_number}", code="wrong-round")
+    if found.step:
+        with _other_backend():
+            again = auditor.replay(text)
+        if again != found:
+            raise ProtocolError(
+                f"the kernels {backend()} and portable differ: this is a bug, and names no server"
+            )
+    return found
+
+
+def audit_file(path: Path, records: Path, key: Path) -> tuple[int, str]:
+    """Replay a kept transcript.
+
+    Args:
+        path: `named/*.tfsa` of an auditor.
+        records: `verdicts/*.json` of the same name: plan, party and round.
+        key: `named/*.key` of the same name.
+
+    Returns:
+        Exit status `PASSED`, `LIAR` or `REFUSED`, and what to say.
+
+    Raises:
+        ParameterError: a file cannot be read.
+    """
+    try:
+        told = json.loads(records.read_bytes())
+        data, private = path.read_bytes(), SealKey.from_raw(key.read_bytes())
+        plan, party, number = Plan.from_json(told["plan"]), told["party"], told["round"]
+    except OSError as error:
+        raise ParameterError(f"cannot read {error.filename}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ParameterError(f"{records} or {key} is no such file of an auditor: {error}") from None
+    try:
+        found = judged(Replayer(plan, party), number, private, data)
+    except Error as error:
+        return REFUSED, f"round {number}: server {party} is not named: {error}"
+    if told.get("record", found.record.hex()) != found.record.hex():
+        return REFUSED, f"round {number}: the transcript shows another record than {records}"
+    return (LIAR if found.step else PASSED), str(found)
+
+
+class Replayer(Auditor):
+    """An auditor that signs nothing."""
+
+    def __init__(self, plan: Plan, party: int) -> None:
+        self.plan, self.party = plan, party
+
+
+def destroy(path: Path) -> None:
+    """Overwrite a key and delete its file, if there is one."""
+    if path.exists():
+        with path.open("r+b") as file:
+            file.write(bytes(path.stat().st_size))
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
+
+
+@contextmanager
+def _other_backend() -> Iterator[None]:
+    """Let kernels be the portable ones, the reference, in this process."""
+    before = os.environ.get(_BACKEND)
+    os.environ[_BACKEND] = "portable"
+    try:
+        yield
+    finally:
+        del os.environ[_BACKEND]
+        if before is not None:
+            os.environ[_BACKEND] = before

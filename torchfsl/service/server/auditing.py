@@ -1,0 +1,197 @@
+"""Calls of the auditors at a server, and the waiting for them.
+
+Its own auditor gives it a key for each round, fetches the transcript that is sealed to it, and
+takes what it found to the other server. So the other server's auditor calls this server, which
+reveals its share only once it has the pass. Auditors open no port: they call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from torchfsl.crypto import kdf
+from torchfsl.crypto.signing import is_signed
+from torchfsl.errors import ProtocolError
+from torchfsl.fsl.messages import Kind
+from torchfsl.service.net.calls import NotReady
+from torchfsl.service.net.identity import Identity, NotAllowed
+from torchfsl.service.server.station import Station
+from torchfsl.service.state.audits import LIAR, MISSING, named_parts, transcript_info
+from torchfsl.service.state.steps import StoredState
+
+log = logging.getLogger("torchfsl.service.auditing")
+
+_POLL_SECONDS: Final = 0.25
+_WAITS: Final = (StoredState.COMMITTED, StoredState.AUDITING)
+
+
+class AuditDesk:
+    """One server's dealings with both auditors; `Limits.audit_seconds` is how long it waits."""
+
+    def __init__(self, station: Station) -> None:
+        """No auditor has called."""
+        self._station = station
+        self._since: dict[tuple[int, str], float] = {}
+        self._watching: set[asyncio.Task[None]] = set()
+
+    # --- what auditors call -------------------------------------------------------------------
+
+    async def take_key(self, caller: Identity, number: int, key: str, signature: str) -> None:
+        """The key for this round of this server's auditor.
+
+        Raises:
+            NotAllowed: it is the other server's auditor.
+            ProtocolError: the round does not run, has another key, or the key is not signed.
+        """
+        self._check_own(caller)
+        await self._station.write(self._keep_key, number, key, signature)
+        await self._station.tell()
+
+    async def transcript(self, caller: Identity, number: int) -> bytes:
+        """The sealed transcript of a round, once this server has committed.
+
+        Raises:
+            NotAllowed: it is the other server's auditor.
+            NotReady: there is none yet, or none any more.
+        """
+        self._check_own(caller)
+        path = self._station.node.storage.audits.path(number)
+        data = await self._station.run(lambda: path.read_bytes() if path.exists() else b"")
+        if not data:
+            raise NotReady(f"round {number} has no transcript here")
+        return data
+
+    async def take_pass(self, caller: Identity, number: int, message: bytes) -> None:
+        """Take the pass of the other server's auditor.
+
+        Raises:
+            NotAllowed: it is this server's own auditor.
+            DecodeError, ProtocolError: see `Node.take_pass`.
+        """
+        self._check_other(caller)
+        await self._station.write(self._station.node.take_pass, number, message)
+        await self._station.tell()
+
+    async def take_named(
+        self, caller: Identity, number: int, step: str, why: str, signature: str
+    ) -> None:
+        """Take the finding of a lie from the other server's auditor. The session halts.
+
+        Raises:
+            NotAllowed: it is this server's own auditor.
+            ProtocolError: the round does not run, or that auditor did not sign it.
+        """
+        self._check_other(caller)
+        await self._station.write(self._halt, number, step, why, signature)
+        await self._station.tell()
+
+    # --- what the rounds wait for -------------------------------------------------------------
+
+    async def before_commit(self, number: int) -> None:
+        """Wait for the key to which the transcript is sealed; at once without an audit.
+
+        Raises:
+            ProtocolError: it did not come in time, and the round has ended unopened.
+        """
+        node = self._station.node
+        row = node.storage.ledger.round(number)
+        if not node.plan.audited or row is None or row.state.has_ended:
+            return
+        if await self._station.run(node.transcript.said, number, Kind.SHARE_COMMIT) is not None:
+            return
+        while not await self._station.run(lambda: node.storage.audits.key):
+            await self._wait(number, f"the auditor of server {node.party} to give a key")
+
+    async def passed(self, number: int) -> None:
+        """Wait until the other server's auditor has passed it; at once without an audit.
+
+        Raises:
+            ProtocolError: it did not in time, or named it: the round has ended unopened.
+        """
+        node = self._station.node
+        if not node.plan.audited:
+            return
+        while not await self._station.run(node.has_counted, number, Kind.AUDIT_PASS):
+            await self._wait(number, f"the auditor of server {1 - node.party} to pass it")
+        self._station.stalled = ""
+
+    def watch(self, number: int) -> None:
+        """Let a round that waits for a pass end in time, whoever else waits or does not."""
+        if self._station.node.plan.audited:
+            task = asyncio.create_task(self._watched(number))
+            self._watching.add(task)
+            task.add_done_callback(self._watching.discard)
+
+    def resume(self) -> None:
+        """Go on waiting after a start."""
+        node = self._station.node
+        running = node.storage.running()
+        if running is not None and running.state in _WAITS:
+            self.watch(running.number)
+
+    def stop(self) -> None:
+        """Wait no more."""
+        for task in self._watching:
+            task.cancel()
+
+    # --- what the methods above are made of ---------------------------------------------------
+
+    async def _watched(self, number: int) -> None:
+        try:
+            await self.passed(number)
+        except ProtocolError as error:
+            log.warning("round %d is not opened: %s", number, error)
+
+    async def _wait(self, number: int, what: str) -> None:
+        station = self._station
+        station.node.storage.ledger.running_round(number)
+        since = self._since.setdefault((number, what), time.monotonic())
+        if time.monotonic() - since < station.limits.audit_seconds:
+            station.stalled = f"waiting for {what}"
+            await station.wait(_POLL_SECONDS)
+            return
+        reason = f"{MISSING}: waited {station.limits.audit_seconds:g} s for {what}"
+        await station.write(self._end, number, reason)
+        await station.tell()
+        raise ProtocolError(f"round {number} ends unopened: {reason}", code="audit-missing")
+
+    def _end(self, number: int, reason: str) -> None:
+        node = self._station.node
+        node.abandon(number, reason)
+        node.storage.audits.alert(MISSING)
+        log.error("no pass in time", extra={"round": number, "alert": MISSING})
+
+    def _keep_key(self, number: int, key: str, signature: str) -> None:
+        node = self._station.node
+        node.storage.ledger.running_round(number)
+        info = transcript_info(node.plan.digest, number, node.party)
+        public = bytes.fromhex(node.plan.auditors[node.party])
+        parts = info, bytes.fromhex(key)
+        if not is_signed(public, bytes.fromhex(signature), kdf.LABEL_AUDIT_KEY, *parts):
+            raise ProtocolError("the key is not signed by the plan's auditor", code="bad-signature")
+        node.storage.audits.keep_key(bytes.fromhex(key))
+
+    def _halt(self, number: int, step: str, why: str, signature: str) -> None:
+        node = self._station.node
+        node.storage.ledger.running_round(number)
+        peer = 1 - node.party
+        public = bytes.fromhex(node.plan.auditors[peer])
+        parts = named_parts(node.plan.digest, number, peer, step, why)
+        if not is_signed(public, bytes.fromhex(signature), kdf.LABEL_NAMED, *parts):
+            raise ProtocolError("the finding is not signed by the auditor", code="bad-signature")
+        node.storage.audits.note(node.plan, number, named=f"{step}: {why}", signature=signature)
+        node.storage.audits.alert(LIAR)
+        reason = f"{LIAR}: its auditor names server {peer} ({step}: {why})"
+        log.error("liar named", extra={"round": number, "alert": LIAR, "reason": reason})
+        node.halt(number, reason)
+
+    def _check_own(self, caller: Identity) -> None:
+        if caller.number != self._station.node.party:
+            raise NotAllowed(f"{caller} is not the auditor of this server")
+
+    def _check_other(self, caller: Identity) -> None:
+        if caller.number == self._station.node.party:
+            raise NotAllowed(f"{caller} is this server's own auditor, whose word is for the other")
