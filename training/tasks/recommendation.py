@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -231,6 +231,7 @@ class RecommendationTask(Task):
     def _rank(self, model: nn.Module, users: Ids, candidates: Ids) -> npt.NDArray[np.float32]:
         """Those of `_scores` by the model's own way, also of candidates `[c]` for all users."""
         scores = np.empty((len(users), candidates.shape[-1]), dtype=np.float32)
+        score_items = cast("Callable[..., Tensor]", model.score_items)
         # Users of similar history lengths stand together, so that little is padded.
         order = np.argsort([len(self._known[user]) for user in users], kind="stable")
         histories = [self._known[user][-self.settings.history :] for user in users[order]]
@@ -244,7 +245,7 @@ class RecommendationTask(Task):
                 own = order[first:last]
                 items = candidates[start:stop] if candidates.ndim == 1 else candidates[own]
                 inputs = self._inputs(users[own], items, histories[first:last], device)
-                scores[own, start:stop] = model.score_items(*inputs).cpu().numpy()
+                scores[own, start:stop] = score_items(*inputs).cpu().numpy()
         return scores
 
     def _samples(self, user: int, stream: Stream) -> tuple[list[Sample], Ids]:

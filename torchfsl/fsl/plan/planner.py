@@ -257,9 +257,11 @@ def plan_segment(
             code="row-limit",
         )
     spec = dataclasses.replace(spec, k_max=min(spec.k_max, m))
-    bins = {"num_bins": spec.k_max, "theta": ceil_div(m, spec.k_max)}
-    layout = bins if spec.binned else {"stash": spec.k_max}
-    base = TreeSegment(m=m, check_bytes=checks[0], tag_bytes=checks[1], **layout, **vars_of(spec))
+    bins, stash = (spec.k_max, 0) if spec.binned else (0, spec.k_max)
+    base = TreeSegment(
+        m=m, num_bins=bins, theta=ceil_div(m, bins) if bins else 0, stash=stash,
+        check_bytes=checks[0], tag_bytes=checks[1], **vars_of(spec),
+    )  # fmt: skip
     layouts = [s for s in _layouts(base) if s.nu == 0 or max_epochs == 1]
     return min(layouts, key=lambda s: (tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu))
 

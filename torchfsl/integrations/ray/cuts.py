@@ -126,8 +126,8 @@ class Places:
         if group is None or not cut.bins:
             return
         if segment.binned:
-            bins = plan.public_bins(segment, round_number)
-            self._tables.append(_binned(bins, cut, group.num_leaves << group.nu))
+            drawn = plan.public_bins(segment, round_number)
+            self._tables.append(_binned(drawn, cut, group.num_leaves << group.nu))
             return
         padded, theta = group.num_leaves << group.nu, segment.theta
         each = segment.num_bins // NUM_HASHES
