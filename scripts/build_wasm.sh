@@ -23,9 +23,7 @@ if [ "${2:-}" = --tape ]; then options+=(-DTORCHFSL_CLIENT_TAPE); fi
 for name in $(sed -n 's/^TFSL_API.* \**\(tfsl_[a-z_]*\)(.*/\1/p' "$SOURCES/client/torchfsl_client.h"); do
     if [ "${name#tfsl_test_}" = "$name" ] || [ "${2:-}" = --tape ]; then exported+=,_$name; fi
 done
-# System libraries that emscripten builds at its first use lie beside the kernels' other builds.
-export EM_CACHE=${EM_CACHE:-$ROOT/build/emscripten}
-mkdir -p -- "$EM_CACHE" "$(dirname -- "$OUT")"
+mkdir -p -- "$(dirname -- "$OUT")"
 em++ -std=gnu++20 -O2 -fwasm-exceptions -fvisibility=hidden -ffile-prefix-map="$ROOT"=. \
     -I"$SOURCES"/client -I"$SOURCES"/host -I"$SOURCES"/path -I"$SOURCES"/simd "${options[@]}" \
     --no-entry -sSTANDALONE_WASM=1 -sALLOW_MEMORY_GROWTH=1 -sEXPORTED_FUNCTIONS="$exported" \

@@ -41,7 +41,7 @@ Vector<std::size_t> by_weight(const Part& part, u64 tau) {
 Vector<i64> carried(const Plan& plan, const Segment& s, const Selection& own, const Part& part,
                     u64 weight) {
   const u64 lanes = plan.lanes(), n = s.tau + lanes;
-  Vector<i64> out(s.num_trees() * n);
+  Vector<i64> out(sized(s.num_trees() * n));
   for (u64 tree = 0; tree < s.num_trees(); ++tree) {
     if (own.item[tree] < 0) continue;
     const i64 id = own.ids[static_cast<std::size_t>(own.item[tree])];
