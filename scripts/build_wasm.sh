@@ -14,19 +14,29 @@ if ! command -v em++ >/dev/null; then
     printf 'build_wasm: em++ is missing: apt-get install emscripten\n' >&2
     exit 1
 fi
-files=("$SOURCES"/client/{client,encode,hash,json,keys,plan,prove,round,seal,statement,support,trees}.cc
-    "$SOURCES"/host/{check_kernels,dispatch,kernels,matching,order,parallel,polynomials}.cc
-    "$SOURCES"/simd/aes_key.cc "$SOURCES"/path/path_portable.cc)
+# What takes time is built for speed, the rest for size.
+fast=("$SOURCES"/path/path_portable.cc "$SOURCES"/client/{hash,seal}.cc)
+small=("$SOURCES"/client/{client,encode,json,keys,plan,prove,round,statement,support,trees}.cc
+    "$SOURCES"/host/{check_kernels,dispatch,kernels,matching,order,parallel,polynomials}.cc "$SOURCES"/simd/aes_key.cc)
 exported=_malloc,_free
 options=()
 if [ "${2:-}" = --tape ]; then options+=(-DTORCHFSL_CLIENT_TAPE); fi
 for name in $(sed -n 's/^TFSL_API.* \**\(tfsl_[a-z_]*\)(.*/\1/p' "$SOURCES/client/torchfsl_client.h"); do
     if [ "${name#tfsl_test_}" = "$name" ] || [ "${2:-}" = --tape ]; then exported+=,_$name; fi
 done
-# System libraries that emscripten builds at its first use lie beside the kernels' other builds.
-export EM_CACHE=${EM_CACHE:-$ROOT/build/emscripten}
-mkdir -p -- "$EM_CACHE" "$(dirname -- "$OUT")"
-em++ -std=gnu++20 -O2 -fwasm-exceptions -fvisibility=hidden -ffile-prefix-map="$ROOT"=. \
-    -I"$SOURCES"/client -I"$SOURCES"/host -I"$SOURCES"/path -I"$SOURCES"/simd "${options[@]}" \
-    --no-entry -sSTANDALONE_WASM=1 -sALLOW_MEMORY_GROWTH=1 -sEXPORTED_FUNCTIONS="$exported" \
-    -o "$OUT" "${files[@]}"
+objects=$(mktemp -d)
+trap 'rm -rf -- "$objects"' EXIT
+compile() { # LEVEL FILE...
+    local level=$1 file
+    shift
+    for file in "$@"; do
+        em++ -std=gnu++20 "$level" -DFSL_CLIENT_KERNELS -fwasm-exceptions -fvisibility=hidden \
+            -ffile-prefix-map="$ROOT"=. -I"$SOURCES"/client -I"$SOURCES"/host -I"$SOURCES"/path \
+            -I"$SOURCES"/simd "${options[@]}" -c -o "$objects/$(basename -- "$file" .cc).o" "$file"
+    done
+}
+mkdir -p -- "$(dirname -- "$OUT")"
+compile -O2 "${fast[@]}"
+compile -Os "${small[@]}"
+em++ -O2 -fwasm-exceptions --no-entry -sSTANDALONE_WASM=1 -sALLOW_MEMORY_GROWTH=1 \
+    -sEXPORTED_FUNCTIONS="$exported" -o "$OUT" "$objects"/*.o

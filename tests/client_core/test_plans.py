@@ -111,7 +111,7 @@ def with_field(text: str, path: str, value: Any) -> str:
 
 @pytest.mark.parametrize(
     "path",
-    ["noise_taps", "audit", "segments.0.bins", "segments.0.tensors.0.top",
+    ["noise_taps", "audit", "segments.0.binned", "segments.0.bins", "segments.0.tensors.0.top",
      "encoding.more"],
 )  # fmt: skip
 def test_fields_that_the_core_does_not_know_are_never_ignored(core: Core, path: str) -> None:

@@ -327,14 +327,49 @@ u128 norm_squared(const Vector<i64>& values, u128 most) {
   return total;
 }
 
-void subtract_ring(u8* values, const u8* others, std::size_t count, unsigned width) {
+namespace {
+
+// A word holds a value of so many bytes.
+template <class Word>
+void subtract_words(u8* values, const u8* others, std::size_t count, std::size_t width) {
   for (std::size_t i = 0; i < count; ++i) {
-    u128 a = 0, b = 0;
+    Word a = 0, b = 0;
     std::memcpy(&a, values + i * width, width);
     std::memcpy(&b, others + i * width, width);
-    a -= b;
+    a = static_cast<Word>(a - b);
     std::memcpy(values + i * width, &a, width);
   }
+}
+
+template <class Word>
+void store_words(const Vector<i64>& values, u8* out) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Word word = static_cast<Word>(values[i]);
+    std::memcpy(out + i * sizeof word, &word, sizeof word);
+  }
+}
+
+}  // namespace
+
+void subtract_ring(u8* values, const u8* others, std::size_t count, unsigned width) {
+  if (width == 2) return subtract_words<std::uint16_t>(values, others, count, 2);
+  if (width == 4) return subtract_words<u32>(values, others, count, 4);
+  if (width == 8) return subtract_words<u64>(values, others, count, 8);
+  subtract_words<u128>(values, others, count, width);
+}
+
+Bytes ring_of(const Vector<i64>& values, unsigned width) {
+  Bytes out(values.size() * width);
+  if (width == 2) {
+    store_words<std::uint16_t>(values, out.data());
+  } else if (width == 4) {
+    store_words<u32>(values, out.data());
+  } else {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      store_ring(values[i], width, out.data() + i * width);
+    }
+  }
+  return out;
 }
 
 bool widen(View sent, u32 download, u32 dtype, Bytes& out) {

@@ -35,6 +35,7 @@ inline i64 load_signed(const u8* from, unsigned width) {  // up to 8 bytes
   const unsigned shift = 64 - 8 * width;
   return static_cast<i64>(word << shift) >> shift;
 }
+Bytes ring_of(const Vector<i64>& values, unsigned width);
 // values -= others, value by value.
 void subtract_ring(u8* values, const u8* others, std::size_t count, unsigned width);
 

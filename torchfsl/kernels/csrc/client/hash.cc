@@ -73,7 +73,7 @@ Digest Sha256::end() {
   const u8 padding[64] = {0x80};
   u8 length[8];
   std::memcpy(length, &bits, 8);
-  add({padding, 1 + (119 - size_ % 64) % 64}).add(length);
+  add({padding, static_cast<std::size_t>(1 + (119 - size_ % 64) % 64)}).add(length);
   Digest out;
   for (int i = 0; i < 8; ++i) {
     const u32 word = __builtin_bswap32(state_[i]);

@@ -36,7 +36,7 @@ Digest ReportContext::commitment(View public_part) const {
 
 Bytes roots_of(View context, View name, u64 num_trees, const Key& seed, u8 party) {
   const Bytes key_context = frame({context, name});
-  Bytes states = stream(derive(seed, text(label::kRoots), key_context), 16 * num_trees);
+  Bytes states = stream(derive(seed, text(label::kRoots), key_context), 16 * sized(num_trees));
   for (u64 i = 0; i < num_trees; ++i)
     states[16 * i] = static_cast<u8>((states[16 * i] & 0xfe) | party);
   return states;

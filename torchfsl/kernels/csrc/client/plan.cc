@@ -301,8 +301,8 @@ void check_sizes(const Plan& plan) {
 
 // The stable order of m keys from each of three streams.
 void permute(const Plan& plan, Segment& s) {
-  s.order.resize(3 * s.m);
-  std::vector<u64> keys(s.m);
+  s.order.resize(3 * sized(s.m));
+  std::vector<u64> keys(sized(s.m));
   for (u8 i = 0; i < 3; ++i) {
     const u8 number[1] = {i};
     const Key key = derive(plan.hash_seed, text(label::kPermutation),

@@ -53,7 +53,7 @@ void put(Vector<u64>& words, std::size_t at, u128 element) {
 
 // field128.uniform: the blocks of a key's stream that are elements.
 Vector<u64> uniform(const Key& key, u64 count) {
-  Vector<u64> words(2 * count);
+  Vector<u64> words(2 * sized(count));
   const Cipher cipher(key);
   constexpr u8 kNoPrefix[8] = {};
   u64 first = 0;
@@ -75,7 +75,7 @@ Vector<u64> interpolated(const Vector<u64>& values) {
   const u64 size = values.size() / 2;
   const u128 back = power(root_of_unity(size), kModulus - 2), scale = power(size, kModulus - 2);
   Vector<u64> out(values.size());
-  TransformArgs args = {values.data(), size, {}, out.data()};
+  TransformArgs args = {values.data(), sized(size), {}, out.data()};
   field128::store_element(back, args.root);
   field_transform(args);
   for (u64 i = 0; i < size; ++i) put(out, i, times(field128::element(out.data() + 2 * i), scale));
@@ -84,7 +84,7 @@ Vector<u64> interpolated(const Vector<u64>& values) {
 
 Vector<u64> square_coefficients(const Vector<u64>& points, u64 order, u64 num_wires) {
   Vector<u64> squares(4 * order);
-  SquareArgs args = {points.data(), order, num_wires, {}, squares.data()};
+  SquareArgs args = {points.data(), sized(order), sized(num_wires), {}, squares.data()};
   field128::store_element(root_of_unity(2 * order), args.root);
   square_sums(args, 1);
   return interpolated(squares);
@@ -99,7 +99,7 @@ void prove_squares(const Statement& st, const Vector<i64>& vector, const Vector<
                    const std::vector<u64>& bits, Random& random, Vector<u64>& elements) {
   const u64 arity = st.arity;
   const Vector<u64> seeds = uniform(random.key(), arity);
-  Vector<u64> points(2 * st.order * arity);
+  Vector<u64> points(2 * sized(st.order * arity));
   std::copy(seeds.begin(), seeds.end(), points.begin());
   for (const ProofGroup& group : st.groups) {
     const u64 first = (1 + group.first_call) * arity;
@@ -120,7 +120,7 @@ void prove_same(const Statement& st, const i64* lanes, u64 weight, Random& rando
                 Vector<u64>& elements) {
   const u64 order = st.same_order, arity = st.same_arity, wires = 1 + arity;
   const Vector<u64> seeds = uniform(random.key(), wires);
-  Vector<u64> roots(4 * order * arity), same;
+  Vector<u64> roots(2 * sized(2 * order * arity)), same;
   for (u64 wire = 0; wire < wires; ++wire) {
     Vector<u64> points(2 * order);
     put(points, 0, field128::element(seeds.data() + 2 * wire));
@@ -131,7 +131,7 @@ void prove_same(const Statement& st, const i64* lanes, u64 weight, Random& rando
     }
     Vector<u64> longer = interpolated(points), at(4 * order);
     longer.resize(4 * order);
-    TransformArgs args = {longer.data(), 2 * order, {}, at.data()};
+    TransformArgs args = {longer.data(), sized(2 * order), {}, at.data()};
     field128::store_element(root_of_unity(2 * order), args.root);
     field_transform(args);
     if (!wire) {
@@ -233,7 +233,7 @@ void collect(const Plan& plan, const ReportContext& report, const Key (&seeds)[2
     if (!s.dense()) {
       const Selection& own = *sent.trees[i];
       const u64 n = plan.leaf_values(s), count = st.leaf_values(plan, s);
-      carried[i] = {Vector<i64>(s.num_trees() * slots * n), n};
+      carried[i] = {Vector<i64>(sized(s.num_trees() * slots * n)), n};
       for (u64 tree = 0; tree < s.num_trees(); ++tree) {
         std::copy_n(sent.values[i].begin() + static_cast<std::ptrdiff_t>(tree * n), n,
                     carried[i].data.begin() +

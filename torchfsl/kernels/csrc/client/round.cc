@@ -23,13 +23,13 @@ u8* put(u8* out, View bytes) {
 [[noreturn]] void refuse(const char* code, const char* why) { fail(TFSL_DECODE, code, why); }
 
 // Items in order of falling magnitude, so that the lightest are left out, if any.
-std::vector<std::size_t> by_weight(const Part& part, u64 tau) {
-  std::vector<u64> size(part.rows.size());
+Vector<std::size_t> by_weight(const Part& part, u64 tau) {
+  Vector<u64> size(part.rows.size());
   for (std::size_t i = 0; i < part.values.size(); ++i) {
     const i64 value = part.values[i];
     size[i / tau] += value < 0 ? u64{0} - static_cast<u64>(value) : static_cast<u64>(value);
   }
-  std::vector<std::size_t> order(size.size());
+  Vector<std::size_t> order(size.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return static_cast<i64>(u64{0} - size[a]) < static_cast<i64>(u64{0} - size[b]);
@@ -41,7 +41,7 @@ std::vector<std::size_t> by_weight(const Part& part, u64 tau) {
 Vector<i64> carried(const Plan& plan, const Segment& s, const Selection& own, const Part& part,
                     u64 weight) {
   const u64 lanes = plan.lanes(), n = s.tau + lanes;
-  Vector<i64> out(s.num_trees() * n);
+  Vector<i64> out(sized(s.num_trees() * n));
   for (u64 tree = 0; tree < s.num_trees(); ++tree) {
     if (own.item[tree] < 0) continue;
     const i64 id = own.ids[static_cast<std::size_t>(own.item[tree])];
@@ -53,13 +53,6 @@ Vector<i64> carried(const Plan& plan, const Segment& s, const Selection& own, co
       out[tree * n + lanes + i] = part.values[row * s.tau + i] * static_cast<i64>(weight);
     }
   }
-  return out;
-}
-
-Bytes ring_of(const Vector<i64>& values, unsigned width) {
-  Bytes out(values.size() * width);
-  for (std::size_t i = 0; i < values.size(); ++i)
-    store_ring(values[i], width, out.data() + i * width);
   return out;
 }
 
@@ -152,6 +145,7 @@ void Round::write_values(const ReportContext& report, const std::vector<Part>& p
     const Segment& s = plan_.segments[i];
     if (!s.dense()) continue;
     Vector<i64>& whole = sent.values[i];
+    whole.reserve(plan_.dense_values(s));
     if (plan_.lane == TFSL_LANE_WEIGHT) whole.push_back(static_cast<i64>(weight));
     for (const i64 value : parts[i].values) whole.push_back(value * static_cast<i64>(weight));
     sent.travelling[i] = masked;

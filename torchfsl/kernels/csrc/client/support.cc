@@ -27,11 +27,12 @@ void Random::fill(u8* out, std::size_t size) {
   }
 }
 
-Vector<u64> Random::below(u64 bound, std::size_t count) {
-  Vector<u64> words(2 * count), out(count);
-  fill(reinterpret_cast<u8*>(words.data()), 16 * count);
+Vector<u64> Random::below(u64 bound, u64 count) {
+  const std::size_t size = sized(count);
+  Vector<u64> words(2 * size), out(size);
+  fill(reinterpret_cast<u8*>(words.data()), 16 * size);
   const u64 radix = static_cast<u64>((u128{1} << 64) % bound);
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < size; ++i) {
     out[i] = (words[2 * i + 1] % bound * radix + words[2 * i] % bound) % bound;
   }
   return out;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -80,6 +81,12 @@ inline View view_of(const std::string& text) {
   return {reinterpret_cast<const u8*>(text.data()), text.size()};
 }
 
+// A number of values of up to 16 bytes, of which there may be more than an address tells apart.
+inline std::size_t sized(u64 count) {
+  if (count > SIZE_MAX / 16) throw std::bad_alloc();
+  return static_cast<std::size_t>(count);
+}
+
 inline std::array<u8, 8> le64(u64 number) {
   std::array<u8, 8> out;
   std::memcpy(out.data(), &number, 8);  // the kernels are for little-endian machines, too
@@ -104,7 +111,7 @@ class Random {
     return drawn;
   }
   // Uniform numbers below `bound` <= 2^32, up to a bias of bound / 2^128.
-  Vector<u64> below(u64 bound, std::size_t count);
+  Vector<u64> below(u64 bound, u64 count);
 
   const u8* tape = nullptr;
   std::size_t left = 0;

@@ -18,7 +18,7 @@ struct Placement {
 
 // placement.place: bins first, what finds none to the stash, the rest nowhere.
 Placement place(const Segment& s, const Vector<i64>& ids) {
-  Placement out{Vector<i64>(s.num_trees(), -1), Vector<u64>(s.num_trees())};
+  Placement out{Vector<i64>(sized(s.num_trees()), -1), Vector<u64>(sized(s.num_trees()))};
   const std::size_t num = ids.size();
   u64 stashed = s.num_bins;
   const auto to_stash = [&](std::size_t item) {
@@ -69,7 +69,7 @@ void choose_slots(const u8* blocks, u64 rows, u64 row_bytes, const Vector<u64>& 
 // psr.decode: the rows at the selected positions of all trees, once every tag fits.
 Bytes decode(const TreeContext& context, const Segment& s, const Selection& own, View model_rows,
              const u8* first, const u8* second) {
-  const u64 trees = s.num_trees(), block = s.row_bytes() << s.nu;
+  const std::size_t trees = sized(s.num_trees()), block = sized(s.row_bytes() << s.nu);
   Bytes both(s.answer_bytes());
   for (std::size_t i = 0; i < both.size(); ++i) both[i] = first[i] ^ second[i];
   if (s.tag_bytes) {

@@ -116,7 +116,8 @@ class Ordering {
 
 void stable_order(const std::uint64_t* keys, std::size_t num_keys, std::uint32_t* out,
                   unsigned num_threads) {
-  if (num_keys > std::size_t{1} << 32) throw std::invalid_argument("stable_order: over 2**32 keys");
+  if (std::uint64_t{num_keys} > std::uint64_t{1} << 32)
+    throw std::invalid_argument("stable_order: over 2**32 keys");
   Ordering(keys, num_keys, out).run(num_threads);
 }
 

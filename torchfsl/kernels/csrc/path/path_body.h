@@ -23,6 +23,22 @@ template <class V>
 inline constexpr std::size_t row_lane_bytes =
     requires { V::kOutOfLine; } ? 16 : sizeof(typename V::R);
 
+#if defined(FSL_CLIENT_KERNELS)
+// What a client calls, and nothing that servers alone need: for builds that must be small.
+template <class V>
+constexpr Path make_path(const char* name) {
+  Path path = {};
+  path.name = name;
+  path.tree_gen = tree_gen<V>;
+  path.convert = convert<V>;
+  path.hint_gen = hint_gen<V>;
+  path.counter_blocks = counter_blocks<V>;
+  path.checks.check_gen = check_gen<V>;
+  path.checks.tags[0] = path.checks.tags[1] = tags<V, IntegerProducts>;
+  path.checks.row_digests = row_digests<row_lane_bytes<V>>;
+  return path;
+}
+#else
 template <class V, template <class> class Products = IntegerProducts>
 constexpr Path make_path(const char* name) {
   return {name,
@@ -48,6 +64,7 @@ constexpr Path make_path(const char* name) {
           ring_multiply<std::uint32_t>,
           ring_multiply<std::uint64_t>};
 }
+#endif
 
 }  // namespace
 }  // namespace fsl
