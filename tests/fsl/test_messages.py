@@ -288,6 +288,8 @@ def test_a_body_of_another_length_is_refused(kind: Kind) -> None:
     for spoiled in (
         data[:-1], data + b"\0", data + data, data[:HEADER], data[: HEADER - 1], data[:1], b"",
     ):  # fmt: skip
+        if spoiled == data:  # AUDIT_PASS of a plan without an audit is empty, and no step takes it
+            continue
         with pytest.raises(DecodeError):
             messages.decode(plan, spoiled, kind)
         honest_length = bytearray(spoiled)

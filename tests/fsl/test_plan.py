@@ -75,13 +75,14 @@ def test_a_plan_survives_its_json_and_its_digest_with_it(number: int) -> None:
     fields = json.loads(json.dumps(dataclasses.asdict(plan)))
     assert fields.pop("proofs") == "none"  # later than the others: not in the JSON of these plans
     later = {"max_participations": 0, "min_separation": 1, "noise_taps": [], "clip": "whole"}
-    later |= {"sum_bound": False}
+    later |= {"sum_bound": False, "audit": "none", "audit_keys": [], "auditors": []}
     assert {name: fields.pop(name) for name in later} == later
     for segment in fields["segments"]:
         if segment["encoding"] is None:
             del segment["encoding"]
         assert segment.pop("download") == "full"
         assert segment.pop("l2_bound") == 0
+        assert segment.pop("binned") is False
     assert json.loads(plan.to_json()) == fields
     assert plan.to_json() == dump(json.loads(plan.to_json()))
 
