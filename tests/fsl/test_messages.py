@@ -101,6 +101,7 @@ def body(plan: Plan, kind: Kind) -> int:
         Kind.FETCH_ANSWER: 64 + fetch_answers + 32 + 16,
         Kind.FETCH_MODEL: 64 + fetch_answers + 32 + 16 + clear,
         Kind.SHARE_COMMIT: 32,
+        Kind.AUDIT_PASS: 0,  # of plans without an audit, as all here
         Kind.COUNTS: 64 + sum(s.m for s in trees) * ring_bytes,
         Kind.SHARE: 32 + sum(s.m * (s.tau + lane) * ring_bytes for s in trees) + masked,
     }[kind]

@@ -48,6 +48,7 @@ def test_a_lie_beyond_the_range_of_honest_sums_is_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def offset(server: LyingServer, *_: Any) -> Whole:
+        server.arrived = True
         return np.full(server.plan.segment("rest").m, (1 << 31) - (1 << 27), dtype=np.int64)
 
     monkeypatch.setattr(LyingServer, "_offset", offset)
