@@ -48,7 +48,8 @@ def make_development_certificates(
         clients: client numbers.
         days: how long certificates are valid; authorities twelve times as long.
         role: make only the certificates of this role; None for all.
-        auditors: also make authorities, certificates and signing keys of both auditors.
+        auditors: also make authorities, certificates and signing keys of both auditors, and the
+            keys by which servers sign audited rounds.
 
     Returns:
         The certificates made.
@@ -78,7 +79,7 @@ def make_development_certificates(
         if not (folder / f"server-{party}-seal.pem").exists():
             authority = _read_authority(folder, f"ca-server-{party}")
             made.append(_issue_key(folder, party, "seal", authority, days))
-        if not (folder / f"server-{party}-sign.pem").exists():
+        if auditors and not (folder / f"server-{party}-sign.pem").exists():
             authority = _read_authority(folder, f"ca-server-{party}")
             made.append(_issue_key(folder, party, "sign", authority, days))
         if auditors and not (folder / f"auditor-{party}-sign.key").exists():
