@@ -106,7 +106,7 @@ def test_a_task_of_before_without_room_runs_on_and_a_new_one_is_refused(
     table = make_segment("table", "rows", (40, 2), k_max=2, tau=2, theta=16, stash=1, retrieve=True)
     narrow = make_plan(table, encoding=FixedPoint.filling(16, 0, max_clients=8), max_clients=8)
     plan = dataclasses.replace(narrow, proofs="norm", l2_bound=5900)
-    with pytest.raises(ParameterError, match="at most 2047,"):
+    with pytest.raises(ParameterError, match="at most 2047 "):
         Duo(tmp_path / "new", authorities, plan)
     with monkeypatch.context() as before:
         before.setattr(recovery, "with_headroom", lambda plan: plan)

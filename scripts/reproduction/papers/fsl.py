@@ -206,7 +206,7 @@ ROWS: Final = [
         "2^16 of 2^20 uploads {table2[rows][1][upload_bytes]:size}", "different",
         "a weak point of the paper's arithmetic", "rates", COSTS),
     Row("Section 6, U-DPF", "later rounds send k l bits",
-        "{rates[fixed_submodel_m=2^20_1_percent_l=32][paper_formula_later_bytes]:size}",
+        "42 kB",
         "{rates[fixed_submodel_m=2^20_1_percent_l=32][later_round_bytes]:size}", "weaker",
         "hints of empty bins are sent, so that bins look alike", "rates", COSTS),
     Row("Section 6, mega-element", "rows of 18 pay up to 53.1 %", "53.1 %",
