@@ -101,13 +101,20 @@ class Flooder:
 
 
 def flood(
-    ports: list[int], addresses: list[str], most: int, rate: float, done: Event, made: list[int]
+    ports: list[int],
+    addresses: list[str],
+    most: int,
+    rate: float,
+    begun: Event,
+    done: Event,
+    made: list[int],
 ) -> None:
-    """Flood until `done`, `rate` connections a second to each port; their number goes to `made`."""
+    """Flood from `begun` to `done`, `rate` connections a second to each port, counted in `made`."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     flooder = Flooder(ports, addresses, most, seed=1)
     start = time.monotonic()
+    begun.set()
     while not done.is_set():
         if flooder.made < (time.monotonic() - start) * rate * len(ports):
             flooder.step()
@@ -117,6 +124,7 @@ def flood(
     flooder.close()
 
 
+_START_SECONDS = 60.0
 PHASES = ("open", "round", "close")
 ADDRESSES = [f"127.0.0.{n}" for n in range(1, 9)]
 
@@ -144,14 +152,16 @@ class FewFiles(LoopbackServers):
 def flooded(servers: FewFiles, options: Options, found: dict[str, Any]) -> Iterator[None]:
     """A flood for at least the seconds asked for; what it did goes to `found`."""
     context = multiprocessing.get_context("spawn")
-    done = context.Event()
+    begun, done = context.Event(), context.Event()
     with context.Manager() as manager:
         made = manager.list()
         attacker = context.Process(
             target=flood,
-            args=(servers.ports, ADDRESSES, options.held, options.rate, done, made),
+            args=(servers.ports, ADDRESSES, options.held, options.rate, begun, done, made),
         )
         attacker.start()
+        if not begun.wait(_START_SECONDS):
+            raise TimeoutError(f"the flood did not begin within {_START_SECONDS} seconds")
         start, most = time.monotonic(), 0
         time.sleep(min(2.0, options.seconds / 2))  # the flood is there first
         try:
