@@ -7,4 +7,6 @@ pickled), `kdf`, `aead` (seals under a key that both have), `hpke` (seals to a p
 that are 0 or equal), `bfv_parameters` and `homomorphic` (ciphertexts that add up).
 
 Invariant: nothing here draws from a generator of torch, NumPy or `random`.
+
+`signing`: Ed25519 signatures of audited rounds.
 """

@@ -8,6 +8,8 @@ what it guarantees), `union` (private set union), `costs` and `explain` (what a 
 `estimates` (what a round takes), `suite` (the constants).
 
 Invariant: the opened sums equal the plaintext sums of the same quantised updates, bit for bit.
+
+`audit`: transcripts of one server, and their replay.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ travel), `server` (one server that survives a crash), `client` (the way to both 
 `command` (the `torchfsl` command).
 
 Invariant: an acknowledged report is in the sum of its round, or that round opens nothing.
+
+`auditor`: the process that audits one server.
 """
 
 from __future__ import annotations

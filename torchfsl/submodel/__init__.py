@@ -11,6 +11,8 @@ several protocols need alike: `budgets`, `bins` and `stretches` (of positions), 
 sessions are remembered).
 
 Invariant: equal opened sums make equal bits of model and optimizer, on any machine.
+
+`sum_bound`: the bound on the opened sum.
 """
 
 from __future__ import annotations

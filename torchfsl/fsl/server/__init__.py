@@ -7,4 +7,6 @@
 enough clients sent them) and `ranges` (what no honest sum reaches).
 
 Invariant: a sum opens once, over reports that both servers accepted, or not at all.
+
+`audited`: what an audit adds to a round. `norms`: whether reports can add up to a sum.
 """

@@ -12,4 +12,6 @@ server 1's), `peers`, `fetching` (rows without a report); `door`, `passages`, `g
 `process`.
 
 Invariant: a step is on disk before anybody hears of it.
+
+`auditing`: passes and findings of the auditors.
 """

@@ -5,4 +5,6 @@
 (correlated noise) and `coins` (tossed for hash seeds).
 
 Invariant: what a call has returned for is on disk.
+
+`audits`: sealed transcripts until they were judged.
 """

@@ -136,7 +136,7 @@ def unsealed(key: hpke.SealKey, info: bytes, data: bytes) -> bytes:
         ProtocolError: it was sealed to another key or about another round, or altered.
     """
     size = SEED_BYTES + hpke.HPKE_BYTES
-    return aead.unseal_pieces(key.unseal(info, data[:size]), memoryview(data)[size:])
+    return aead.unseal_pieces(key.unseal(info, memoryview(data)[:size]), memoryview(data)[size:])
 
 
 def transcript_info(plan_digest: bytes, number: int, party: int) -> bytes:
