@@ -291,6 +291,11 @@ _BY_AGGREGATION: Final = (
         "fsl.l2_norm", lambda c: c.aggregation in ("plain", "dense", "fsl"), "plain, dense and fsl"
     ),
     Use("privacy", lambda c: c.aggregation in ("plain", "dense", "fsl"), "plain, dense and fsl"),
+    Use(
+        "fsl.sum_bound",
+        lambda c: c.aggregation in ("plain", "dense", "fsl"),
+        "plain, dense and fsl",
+    ),
     Use("fsl.proofs", lambda c: c.aggregation == "fsl", "fsl"),
     *_uses("sefl", "slots l2_norm noise delta", lambda c: c.aggregation == "sefl", "sefl"),
     *_uses("sesa", "collusion max_isolation", lambda c: c.aggregation == "sesa", "sesa"),

@@ -211,7 +211,7 @@ def test_blocks_drawn_in_secret_have_a_size(tmp_path: Path) -> None:
     options = make_parser().parse_args(["din", "--config", str(tmp_path / "own.toml")])
     assert config_from(options).rest.block == 16
     (tmp_path / "own.toml").write_text('[rest]\npolicy = "sample"\nerror_feedback = false')
-    with pytest.raises(ConfigError, match=r'rest.error_feedback .*"topk" or "blocks"'):
+    with pytest.raises(ConfigError, match=r'rest.error_feedback .*"topk", "blocks" or "bins"'):
         config_from(options)
 
 
