@@ -23,6 +23,7 @@ from torchfsl.service.net import calls
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import NotAllowed
+from torchfsl.service.state.steps import StoredState
 from torchfsl.submodel.opened import Opened
 
 PLAN = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3)
@@ -112,6 +113,28 @@ def test_rounds_open_once_both_auditors_have_passed_them(tmp_path: Path, plan: o
             assert len(verdicts(pair, party)) == 2
             assert not list((pair.folder / f"auditor{party}" / "keys").iterdir())
             assert not (pair.state(party) / "audit").exists()
+
+
+def test_an_auditor_that_comes_after_the_other_one_has_passed_still_audits(tmp_path: Path) -> None:
+    with Audited(tmp_path) as pair:
+        pair.start()
+        pair.set_up()
+        early = pair.auditor(0)
+        pair.open()
+        early.look()  # gives its key
+        late = pair.auditor(1)
+        late.look()
+        pair.report(2, 3)
+        closing = threading.Thread(target=pair.close)
+        closing.start()
+        while pair.owner.links.info(1)["state"] != StoredState.REVEALED:
+            early.look()
+        late.look()
+        closing.join()
+        assert pair.owner.links.info(0)["state"] == StoredState.APPLIED
+        assert len(verdicts(pair, 1)) == 1
+        early.close()
+        late.close()
 
 
 def test_without_the_auditor_of_the_other_server_nothing_is_opened(tmp_path: Path) -> None:

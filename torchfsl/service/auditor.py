@@ -35,7 +35,8 @@ from torchfsl.service.state.vault import write_whole
 log = logging.getLogger("torchfsl.service.auditor")
 
 _BACKEND: Final = "TORCHFSL_BACKEND"
-_COMMITTED: Final = (StoredState.COMMITTED, StoredState.AUDITING)
+_SEALED: Final = OPEN_STATES[OPEN_STATES.index(StoredState.COMMITTED) :]
+"""States with a transcript. A server may be past AUDITING: the other auditor has passed its peer."""
 _KEYED: Final = OPEN_STATES[: OPEN_STATES.index(StoredState.AUDITING) + 1]
 PASSED, LIAR, REFUSED = 0, 3, 4
 """Exit statuses of `torchfsl audit`."""
@@ -100,7 +101,7 @@ class AuditorProcess:
             return
         if info["state"] in _KEYED:
             self._give_key(plan, number)
-        if info["state"] in _COMMITTED:
+        if info["state"] in _SEALED:
             self._audit(plan, number)
             self._tell()
 

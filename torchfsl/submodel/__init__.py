@@ -12,7 +12,7 @@ sessions are remembered).
 
 Invariant: equal opened sums make equal bits of model and optimizer, on any machine.
 
-`sum_bound`: the bound on the opened sum.
+`sum_bound`: the bound on the aggregate.
 """
 
 from __future__ import annotations

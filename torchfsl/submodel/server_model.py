@@ -166,7 +166,7 @@ class ServerModel:
         return little.view(np.uint8).reshape(segment.m, segment.row_bytes)
 
     def apply(self, plan: SubmodelPlan, opened: Opened) -> None:
-        """Apply the opened sums of a round.
+        """Apply the aggregates of a round.
 
         float16 tensors, whose numbers end at 65504, are stepped on copies, before all others.
 
