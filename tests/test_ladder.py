@@ -169,7 +169,7 @@ def test_imports_have_no_circle_between_files() -> None:
 @pytest.mark.parametrize("container", ["torchfsl", *(f"torchfsl.{wing}" for wing in WINGS)])
 def test_the_house_and_every_wing_have_at_most_nine_floors(container: str) -> None:
     rooms = rooms_of(GRAPH, container)
-    assert max(floors(rooms, arrows(GRAPH, container)).values()) <= 10
+    assert max(floors(rooms, arrows(GRAPH, container)).values()) <= 9
 
 
 def test_an_import_inside_a_function_hides_no_circle() -> None:
@@ -278,12 +278,12 @@ def test_a_face_is_under_forty_lines_of_code(room: str) -> None:
 
 @pytest.mark.parametrize(
     ("package", "file_lines", "function_lines"),
-    [("torchfsl", 530, 43), ("training", 510, 41), ("scripts", 500, 60)],
+    [("torchfsl", 500, 40), ("training", 500, 40), ("scripts", 500, 60)],
 )
 def test_files_functions_and_classes_fit_on_their_screens(
     package: str, file_lines: int, function_lines: int
 ) -> None:
-    """Functions count lines of code; a class has at most 26 methods and properties."""
+    """Functions count lines of code; a class has at most 25 methods and properties."""
     large = []
     for path in sorted((ROOT / package).rglob("*.py")):
         text = path.read_text()
@@ -301,7 +301,7 @@ def test_files_functions_and_classes_fit_on_their_screens(
                 methods = sum(
                     isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) for m in node.body
                 )
-                if methods > 26:
+                if methods > 25:
                     large.append(f"{where}:{node.name}: {methods} methods")
     assert not large, "\n".join(large)
 
@@ -320,8 +320,11 @@ def test_only_the_submodel_compares_policies_with_dense() -> None:
                         assert not compared, f"{name}:{node.lineno}"
 
 
-MESSAGES = ("torchfsl.fsl.messages", "torchfsl.fsl.bodies", "torchfsl.fsl.dpf.")
-"""Who may cut bytes: the wire, and trees inside messages."""
+MESSAGES = (
+    "torchfsl.fsl.messages", "torchfsl.fsl.bodies", "torchfsl.fsl.dpf.",
+    "torchfsl.fsl.audit.transcript",
+)  # fmt: skip
+"""Who may cut bytes: the wire, trees inside messages, and messages inside transcripts."""
 
 
 def test_messages_are_cut_in_one_place() -> None:

@@ -19,7 +19,8 @@ from torchfsl.errors import ParameterError
 from torchfsl.policies import BinTop, BlockSample
 from training.config import Config
 from training.local import make_optimizer
-from training.sections import ConfigError, Encoding
+from training.section_checks import ConfigError
+from training.sections import Encoding
 from training.tasks.task import Task
 
 

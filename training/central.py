@@ -21,7 +21,8 @@ from torchfsl.submodel.server_optimizers import ServerOptimizer
 from torchfsl.types import Array, Float64
 from training.data.prf import Stream
 from training.local import begin_local_training, freeze_statistics, loss, make_optimizer, train
-from training.sections import ConfigError, Local
+from training.section_checks import ConfigError
+from training.sections import Local
 from training.tasks.task import Batch, Task, Work
 
 

@@ -15,7 +15,7 @@ from torchfsl.errors import ProtocolError, RejectedSubmission
 from training.config import Config, add_options, merge, read_toml
 from training.effect import idle_under_aggregation, refuse_idle
 from training.presets import PRESETS
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 
 _DESCRIPTION = """\
 Train a model federatedly, in one process, and check every round against the plaintext.

@@ -12,7 +12,7 @@ from typing import Final
 
 from training.curves import plot_rows
 from training.runs import HEAD, Row, Run, differing, rows_of, table
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 
 _DESCRIPTION = """\
 Compare finished or running experiments: a table on standard output, on demand a figure and a page.

@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, TypeVar
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from training.privacy_section import Privacy
+from training.section_checks import ConfigError
 from training.sections import (
-    ConfigError,
     Ctr,
     Encoding,
     Fsl,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from training.config import READS, Config
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 
 
 class Use(NamedTuple):

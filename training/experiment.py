@@ -105,13 +105,17 @@ def run_experiment(
     plot_curves(records, task.metric, baselines, title, folder / "curves.png")
     if test:
         console.say("test  " + "  ".join(f"{name} {value:.4f}" for name, value in test.items()))
+    console.say(_said_of_end(summary, task.metric, folder))
+    return summary
+
+
+def _said_of_end(summary: dict[str, Any], metric: str, folder: Path) -> str:
     exact = summary["exact_rounds"]
-    console.say(
+    return (
         ("" if exact is None else f"{exact} of {summary['rounds']} rounds exact, ")
-        + f"{task.metric} {summary['metrics'].get(task.metric, float('nan')):.4f}, "
+        + f"{metric} {summary['metrics'].get(metric, float('nan')):.4f}, "
         f"model {summary['model_sha256'][:16]}, files in {folder}"
     )
-    return summary
 
 
 class _Keeper:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from training.config import Config, merge
 from training.presets import PRESETS
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 
 _DESCRIPTION = """\
 Write the model of a finished or interrupted run as a plain state_dict: all parameters and buffers,

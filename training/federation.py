@@ -32,7 +32,8 @@ from training.attached import Attached, attach
 from training.central import LocalSteps
 from training.config import Config, optimizer_settings
 from training.row_list import histogram_plan
-from training.sections import ConfigError, Sefl
+from training.section_checks import ConfigError
+from training.sections import Sefl
 from training.seeded_noise import SeededNoise, with_noise
 from training.tasks.recommendation import RecommendationTask
 from training.tasks.task import Task

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from training.config import Config
 from training.experiment import Listener
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.trainer import RoundRecord
 
 

@@ -12,7 +12,8 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from training.config import imported
-from training.sections import ConfigError, Local
+from training.section_checks import ConfigError
+from training.sections import Local
 from training.tasks.task import Batch, Work
 
 

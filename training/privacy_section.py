@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from training.config import Config
 from training.effect import idle_under_aggregation
 from training.federation import Federation
 from training.presets import PRESETS
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.tasks.recommendation import RecommendationTask
 from training.tasks.task import Task
 from training.trainer import RoundRecord

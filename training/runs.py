@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 
 _SAME_ROUNDS = (
     "seed threads workers device servers tls replace checkpoint_every eval_every patience"

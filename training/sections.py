@@ -3,41 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from torchfsl.errors import Error
-
-
-class ConfigError(Error, ValueError):
-    """A setting is wrong. The message names it and what is allowed."""
-
-    code = "settings"
-
-
-def _expect(wanted: str, holds: Callable[[Any], bool], section: object, *names: str) -> None:
-    """Refuse settings of a section for which `holds` is false."""
-    for name in names:
-        value = getattr(section, name)
-        if not holds(value):
-            shown = list(value) if isinstance(value, tuple) else value
-            where = f"{type(section).__name__.lower()}.{name}"
-            raise ConfigError(f"{where} is {shown}; choose {wanted}")
-
-
-def _at_least(least: int, section: object, *names: str) -> None:
-    more = f"at least {least}" if least else "0 or more"
-    _expect(more, lambda value: least <= value < math.inf, section, *names)
-
-
-def _expect_share(section: object, name: str) -> None:
-    _expect("one in [0, 1)", lambda value: 0 <= value < 1, section, name)
-
-
-def _expect_widths(section: object, name: str, none: str = "[]") -> None:
-    fit = f"widths of at least 1, or {none}"
-    _expect(fit, lambda widths: all(width >= 1 for width in widths), section, name)
+from training.section_checks import ConfigError, at_least, expect, expect_share, expect_widths
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +52,12 @@ class Recommendation:
     rank_every: int = 0
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "history", "negatives", "rows_per_client", "blocks")
-        _at_least(2, self, "dim")
-        _at_least(0, self, "ranked_users", "catalogue_users", "rank_every")
+        at_least(1, self, "history", "negatives", "rows_per_client", "blocks")
+        at_least(2, self, "dim")
+        at_least(0, self, "ranked_users", "catalogue_users", "rank_every")
         for name in ("head", "attention"):
-            _expect_widths(self, name, "[] for no hidden layer")
-        _expect_share(self, "dropout")
+            expect_widths(self, name, "[] for no hidden layer")
+        expect_share(self, "dropout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +88,10 @@ class Ctr:
     rows_per_client: int = 512
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "clients", "least", "lines", "rows_per_client")
-        _at_least(2, self, "dim")
-        _expect_widths(self, "head")
-        _expect_share(self, "dropout")
+        at_least(1, self, "clients", "least", "lines", "rows_per_client")
+        at_least(2, self, "dim")
+        expect_widths(self, "head")
+        expect_share(self, "dropout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +132,17 @@ class Language:
     start: str = ""
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "width", "layers", "heads", "block", "block_embedding", "tokens")
-        _at_least(1, self, "clients")
-        _expect("0, or 32 or more", lambda n: n == 0 or n >= 32, self, "vocabulary")
-        _at_least(0, self, "valid_tokens")
+        at_least(1, self, "width", "layers", "heads", "block", "block_embedding", "tokens")
+        at_least(1, self, "clients")
+        expect("0, or 32 or more", lambda n: n == 0 or n >= 32, self, "vocabulary")
+        at_least(0, self, "valid_tokens")
         if self.width % self.heads:
             raise ConfigError(
                 f"language.width is {self.width}, which {self.heads} heads cannot share: choose a "
                 "multiple of language.heads"
             )
-        _expect_share(self, "dropout")
-        _expect("a fraction in (0, 1]", lambda rows: 0 < rows <= 1, self, "rows")
+        expect_share(self, "dropout")
+        expect("a fraction in (0, 1]", lambda rows: 0 < rows <= 1, self, "rows")
         if self.decoder == "adaptive" and self.width < 16:
             raise ConfigError(
                 f"language.width is {self.width}; the adaptive decoder, whose rarest words have "
@@ -244,7 +213,7 @@ class Partition:
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        _expect("one above 0", lambda value: 0 < value < math.inf, self, "alpha")
+        expect("one above 0", lambda value: 0 < value < math.inf, self, "alpha")
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +268,7 @@ class Local:
     together: bool = False
 
     def __post_init__(self) -> None:
-        _at_least(0, self, "proximal")
+        at_least(0, self, "proximal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +399,7 @@ class Fsl:
     sum_bound: bool = True
 
     def __post_init__(self) -> None:
-        _at_least(0, self, "l2_norm")
+        at_least(0, self, "l2_norm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,11 +420,11 @@ class Sefl:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        _expect("2048 or 4096", (2048, 4096).__contains__, self, "slots")
-        _at_least(0, self, "l2_norm", "noise")
+        expect("2048 or 4096", (2048, 4096).__contains__, self, "slots")
+        at_least(0, self, "l2_norm", "noise")
         if self.noise and not self.l2_norm:
             raise ConfigError("sefl.noise guarantees nothing without sefl.l2_norm: set both")
-        _expect("one in (0, 1)", lambda delta: 0 < delta < 1, self, "delta")
+        expect("one in (0, 1)", lambda delta: 0 < delta < 1, self, "delta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,7 +457,7 @@ class Sesa:
     max_isolation: float = 1e-4
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "shards")
+        at_least(1, self, "shards")
         if not self.budgets:
             raise ConfigError("sesa.budgets is empty; give the share that each class trains")
         for budget in self.budgets:
@@ -498,7 +467,7 @@ class Sesa:
                     f"sesa.budgets has {budget}: choose shares in (0, 1] that are whole numbers of "
                     f"{self.shards} shards"
                 )
-        _expect("a share in (0, 1)", lambda share: 0 < share < 1, self, "collusion")
+        expect("a share in (0, 1)", lambda share: 0 < share < 1, self, "collusion")
 
     @property
     def taken(self) -> tuple[int, ...]:

@@ -25,7 +25,8 @@ from torchfsl.submodel.segments import Segment, tensor_spans
 from torchfsl.submodel.update import RawSegment, quantise
 from training.aggregations.dropout import DroppedOut
 from training.local import freeze_statistics, rate_of
-from training.sections import ConfigError, Local
+from training.section_checks import ConfigError
+from training.sections import Local
 from training.tasks.task import Ids, Work
 
 _CLIENTS: Final = 16

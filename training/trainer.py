@@ -19,7 +19,7 @@ from training.clients import Clients, Job, dropout_seed, rounding_seed
 from training.config import Config
 from training.data.prf import Stream
 from training.federation import Federation, listing_of
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.seeded_noise import spent
 from training.tasks.recommendation import INPUTS
 from training.tasks.task import Task

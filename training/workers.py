@@ -31,7 +31,7 @@ from training.checkpoint import residual_arrays, residual_of
 from training.clients import Clients, Job
 from training.config import Config
 from training.interrupt import unheard
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.tasks.build import build_task
 
 _CALLS: Final = ("download", "retrieve", "submit", "abort", "receipt")

@@ -50,7 +50,7 @@ from scripts.reproduction import (
 )
 from scripts.reproduction.results import TABLES as ONE_RUN
 from scripts.reproduction.results import write_result
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 
 RUN_FOLDER = Path("runs") / "reproduce"
 _SEFL = ("1", "costs", "papersize")

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import torchfsl
+from tests.fsl.test_estimate import RATES
 from torchfsl.errors import ParameterError
 
 WORDS, CLIENTS = 300, 3
@@ -172,8 +173,7 @@ def test_estimate_says_what_a_round_costs_and_discloses() -> None:
             model, optimizer, max_clients=2, rows_per_client=30,
             average=average, above_break_even="keep",  # type: ignore[arg-type]
         )  # fmt: skip
-        rates = None
-        found = fed.estimate(data_of(0), rates=rates)
+        found = fed.estimate(data_of(0), rates=RATES)
         servers = fed.local_servers()
         with servers.round():
             for client in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,7 +123,7 @@ def test_running_servers_take_one_value_of_each_public_bin(
         with torchfsl.connect(urls, client_id=number, tls=tls, timeout=60) as servers:
             mine = torchfsl.Federated(*fresh(), plan=servers.plan)
             assert mine.hooks.rest == BinTop(300)  # as the plan says
-            for _ in servers.rounds(timeout=60):
+            for _ in itertools.islice(servers.rounds(timeout=60), 2):
                 receipts.append(block(mine, servers, None, data_of(number)).receipt)
 
     fed = federated(rows=None, rows_per_client=None, rest=BinTop(300), above_break_even="keep")

@@ -14,7 +14,8 @@ from torchfsl.service.local import LoopbackServers
 from training import experiment
 from training.aggregations.remote import RemoteServers
 from training.config import Config
-from training.sections import ConfigError, Server
+from training.section_checks import ConfigError
+from training.sections import Server
 
 
 class Interrupted(Exception):

@@ -17,7 +17,8 @@ from training.cli import main
 from training.config import Config
 from training.data.prf import Stream
 from training.federation import build
-from training.sections import ConfigError, Server
+from training.section_checks import ConfigError
+from training.sections import Server
 from training.trainer import Trainer
 
 

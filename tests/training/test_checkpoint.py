@@ -12,7 +12,7 @@ import pytest
 from tests.support.small_tasks import files_of, small_config, small_task
 from training import experiment
 from training.config import Config
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.trainer import RoundRecord
 
 

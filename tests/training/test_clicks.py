@@ -18,7 +18,8 @@ from training.data.click_tables import CRITEO, Clicks, load_clicks, synthetic_cl
 from training.experiment import run_experiment
 from training.listeners import Console
 from training.presets import PRESETS
-from training.sections import ConfigError, Ctr
+from training.section_checks import ConfigError
+from training.sections import Ctr
 from training.tasks import metrics
 from training.tasks.clicks import TABLE, ClicksTask
 from training.tasks.task import LocalPlan

@@ -12,7 +12,8 @@ from torchfsl.submodel.segments import default_encoding
 from training.cli import config_from, main, make_parser
 from training.config import Config, merge
 from training.presets import PRESETS
-from training.sections import ConfigError, Encoding
+from training.section_checks import ConfigError
+from training.sections import Encoding
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = """

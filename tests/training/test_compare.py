@@ -15,7 +15,7 @@ import pytest
 from training import cli, compare
 from training.compare import page
 from training.runs import Run, rows_of, table
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.tasks.recommendation import RecommendationTask
 
 

@@ -17,7 +17,7 @@ from training.effect import idle_under_aggregation, refuse_idle
 from training.experiment import run_experiment
 from training.listeners import Console
 from training.presets import PRESETS
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 
 SMALL = {"data": "synthetic", "rounds": 1}
 RUNS = [

@@ -24,7 +24,8 @@ from training.experiment import run_experiment
 from training.federation import Federation, build
 from training.listeners import Console
 from training.presets import PRESETS
-from training.sections import ConfigError, Language, Local
+from training.section_checks import ConfigError
+from training.sections import Language, Local
 from training.tasks.build import build_task, language_task
 from training.tasks.language import LanguageTask, cut
 from training.tasks.task import LocalPlan

@@ -14,7 +14,8 @@ from training.data.errors import DataError
 from training.data.leaf import CLASSES, SIDE, is_leaf, load_leaf
 from training.data.synthetic import synthetic_writers
 from training.presets import PRESETS
-from training.sections import ConfigError, Partition
+from training.section_checks import ConfigError
+from training.sections import Partition
 from training.tasks.build import build_task
 
 

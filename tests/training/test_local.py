@@ -9,7 +9,8 @@ from torch import nn
 
 import models
 from training.local import loss, make_optimizer, train
-from training.sections import ConfigError, Local
+from training.section_checks import ConfigError
+from training.sections import Local
 from training.tasks.task import Batch, Work
 
 LOCAL = Local(optimizer="sgd", lr=0.1)

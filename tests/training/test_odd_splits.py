@@ -15,7 +15,8 @@ from training.data.tables import load_sentences
 from training.presets import PRESETS
 from training.privhfl.settings import Settings
 from training.privhfl.tasks import load_population
-from training.sections import ConfigError, Partition
+from training.section_checks import ConfigError
+from training.sections import Partition
 from training.tasks.build import build_task
 
 datasets = pytest.importorskip("datasets", reason="needs the training extra")

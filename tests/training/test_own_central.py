@@ -21,7 +21,8 @@ from training.data.prf import Stream
 from training.effect import idle_under_aggregation
 from training.federation import Federation, build
 from training.presets import PRESETS
-from training.sections import ConfigError, Local, Server
+from training.section_checks import ConfigError
+from training.sections import Local, Server
 from training.tasks.build import build_task
 from training.tasks.task import Batch, Task
 from training.trainer import Trainer

@@ -19,7 +19,8 @@ from training.effect import refuse_idle
 from training.federation import build
 from training.local import make_optimizer
 from training.presets import PRESETS
-from training.sections import ConfigError, Local, Server
+from training.section_checks import ConfigError
+from training.sections import Local, Server
 from training.tasks.build import build_task
 from training.trainer import Trainer
 

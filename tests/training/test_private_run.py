@@ -16,7 +16,7 @@ from training.config import Config
 from training.effect import refuse_idle
 from training.federation import listing_of
 from training.presets import PRESETS
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.trainer import RoundRecord
 
 ROUNDS = 6

@@ -33,7 +33,7 @@ from training.privhfl.querying import Plain
 from training.privhfl.settings import Settings
 from training.privhfl.tasks import RECIPES, architecture, build_model, load_population
 from training.privhfl.trainer import Trainer, model_sha256
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 
 SMALL = Settings(task="mnist", data="synthetic", clients=4, private=30, queries=40, test=200)
 NETWORKS = {

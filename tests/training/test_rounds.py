@@ -23,7 +23,8 @@ from training.attached import make_settings
 from training.config import Config
 from training.federation import Federation, build
 from training.presets import NARROW
-from training.sections import ConfigError, Encoding
+from training.section_checks import ConfigError
+from training.sections import Encoding
 from training.tasks.build import build_task
 from training.trainer import RoundRecord, Trainer
 

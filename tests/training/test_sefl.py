@@ -12,7 +12,8 @@ from torchfsl.sefl import AggregatorAndKeyHolder, SeflPlan
 from training.cli import main
 from training.config import Aggregation, Config
 from training.federation import Federation, build, explained, guaranteed, sefl_units
-from training.sections import ConfigError, Rest, Sefl, Sentences
+from training.section_checks import ConfigError
+from training.sections import Rest, Sefl, Sentences
 from training.trainer import RoundRecord, Trainer
 
 pytest.importorskip("tenseal", reason="needs the extra homomorphic")

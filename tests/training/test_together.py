@@ -14,7 +14,8 @@ from training.config import Config
 from training.data.interactions import Interactions, synthetic_interactions
 from training.federation import Federation, build
 from training.presets import NARROW, PRESETS
-from training.sections import ConfigError, Local, Rest
+from training.section_checks import ConfigError
+from training.sections import Local, Rest
 from training.tasks.build import recommender
 from training.tasks.recommendation import RecommendationTask
 from training.trainer import RoundRecord, Trainer

@@ -24,7 +24,8 @@ from training.config import Aggregation, Config
 from training.federation import Federation, build, rows_by_segment
 from training.presets import PRESETS
 from training.run_folder import summarise
-from training.sections import ConfigError, Partition, Recommendation, Sesa
+from training.section_checks import ConfigError
+from training.sections import Partition, Recommendation, Sesa
 from training.tasks.build import build_task
 from training.tasks.widths import Widths
 from training.trainer import RoundRecord, Trainer

@@ -16,7 +16,8 @@ from training.config import Aggregation, Config
 from training.effect import refuse_idle
 from training.federation import Federation, build
 from training.presets import PRESETS
-from training.sections import ConfigError, Rest
+from training.section_checks import ConfigError
+from training.sections import Rest
 from training.tasks.build import build_task
 from training.trainer import RoundRecord, Trainer
 

@@ -6,12 +6,16 @@ bytes) and the ciphertext with its tag: `HPKE_BYTES` longer than the text.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hpke, serialization
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from torchfsl.crypto import aead
+from torchfsl.crypto.entropy import random_bytes
+from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.errors import ParameterError, ProtocolError
 
 HPKE_BYTES: Final = 48
@@ -75,6 +79,21 @@ class SealKey:
             return _SUITE.decrypt(sealed, self._private, info=info)
         except (InvalidTag, ValueError):
             raise ProtocolError("a sealed message does not open with this key") from None
+
+    def unseal_pieces(self, info: bytes, sealed: bytes) -> bytes:
+        """Inverse of `seal_pieces`, joined; raises as `unseal`."""
+        key = self.unseal(info, sealed[: SEED_BYTES + HPKE_BYTES])
+        return aead.unseal_pieces(key, memoryview(sealed)[SEED_BYTES + HPKE_BYTES :])
+
+
+def seal_pieces(public: bytes, info: bytes, parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """The joined parts for the holder of the public key alone; raises as `seal`.
+
+    The key of `aead.seal_pieces` is sealed, and goes ahead.
+    """
+    key = random_bytes(SEED_BYTES)
+    yield seal(public, info, key)
+    yield from aead.seal_pieces(key, parts)
 
 
 def seal(public: bytes, info: bytes, text: bytes) -> bytes:

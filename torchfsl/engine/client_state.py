@@ -21,7 +21,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl.engine.inventory import Inventory, clean_name
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.plan_fields import check_number
 
 Mode = Literal["own", "fresh"]
 Groups = list[list[dict[str, Any]]]

@@ -80,9 +80,8 @@ class Hooks:
         if isinstance(local, str):
             raise ParameterError(f"local={local!r} is one name: pass a list, local=[{local!r}]")
         self.settings = settings = Settings() if settings is None else settings
-        rows, parts = settings.rows, settings.encodings
+        self.rows, self.rest = settings.rows, settings.rest
         self.model = unwrap(model)
-        self.rows, self.rest = rows, settings.rest
         self.residuals, self.held_rows = Residuals(), HeldRows()
         self.claim = Claim(self.model, self.close_round)
         self._noised = any(is_opacus(o) for o in optimizers)
@@ -90,15 +89,13 @@ class Hooks:
         names = {id(p): clean_name(n) for n, p in self.model.named_parameters()}
         for optimizer in self.optimizers:
             check_optimizer(optimizer, names)
-        take = functools.partial(take_inventory, self.model, self.optimizers, rows, tuple(local))
+        inside = self.model, self.optimizers, self.rows, tuple(local)
+        take = functools.partial(take_inventory, *inside)
         self.inventory = take()
         self.validate()
-        is_dense = isinstance(settings.rest, Dense)
-        self.exchange = Exchange(
-            self.inventory, settings.buffers == "average", tuple(parts) if is_dense else ()
-        )
-        self.personal = PersonalParts(self.inventory)
-        self.clips = ClipWarning()
+        parts = tuple(settings.encodings) if isinstance(settings.rest, Dense) else ()
+        self.exchange = Exchange(self.inventory, settings.buffers == "average", parts)
+        self.personal, self.clips = PersonalParts(self.inventory), ClipWarning()
         self.states = ClientState(self.model, self.optimizers, self.inventory.local_buffers)
         self._guards = Guards(self.model, self.optimizers, self.inventory, take)
         self.recorder = Recorder(
@@ -106,7 +103,7 @@ class Hooks:
             self.optimizers,
             self.inventory,
             self._guards,
-            rows=rows,
+            rows=self.rows,
             source=settings.source,
             check=settings.check,
             noised=self._noised,

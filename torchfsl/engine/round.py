@@ -31,7 +31,7 @@ from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import Error, ParameterError, ProtocolError, as_number
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.plan_fields import check_number
 from torchfsl.submodel.update import RawSegment, Update, check_weight, is_whole, quantise
 from torchfsl.types import Float64
 

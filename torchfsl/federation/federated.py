@@ -49,7 +49,8 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import ModelPlanOptions
 from torchfsl.submodel.aggregation import Participant
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
-from torchfsl.submodel.plan import SubmodelPlan, check_number
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.plan_fields import check_number
 from torchfsl.submodel.segments import SegmentSpec
 
 log = logging.getLogger("torchfsl.federation")
@@ -278,21 +279,19 @@ class Federated:
 
         Args:
             batches: of one client.
-            rates: speed of a core; measured on this machine when None, which takes some seconds.
+            rates: speed of a core; when None, measured here, once in a process, in about a minute.
 
         Raises:
             ParameterError: there is no plan, or it is not for two servers.
         """
         plan = self.plan
         if not isinstance(plan, Plan):
-            raise ParameterError(
-                f"estimate() is for plans of two servers, got a {type(plan).__name__}: its "
-                "explain() has the bytes"
-            )
-        counts = advise(self.hooks.inventory.tables, [self.rows_of(batches)]).counts
+            kind = type(plan).__name__
+            raise ParameterError(f"estimate() is for torchfsl.Plan, not {kind}: use plan.explain()")
+        used = advise(self.hooks.inventory.tables, [self.rows_of(batches)]).counts.items()
         found = estimate(plan, rates=rates)
         return RoundEstimate(
-            {n: (int(c[0]), plan.segment(n).k_max) for n, c in counts.items()},
+            {n: (int(c[0]), plan.segment(n).k_max) for n, c in used},
             found.upload_bytes,
             found.download_bytes,
             found.client_core_seconds,

@@ -27,7 +27,8 @@ from torchfsl.federation.checkpoints import checkpoint_of, go_on, keep, take_pla
 from torchfsl.federation.federated import Federated
 from torchfsl.federation.local_servers import Kind, LocalServers, OptimizerMaker
 from torchfsl.federation.results import RoundResult, SimulationResult
-from torchfsl.submodel.plan import SubmodelPlan, check_number
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.plan_fields import check_number
 from torchfsl.submodel.update import check_weight, is_whole
 
 Data = TypeVar("Data")

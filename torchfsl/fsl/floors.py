@@ -36,7 +36,8 @@ from torchfsl.fsl import privacy
 from torchfsl.fsl.cuckoo.bounds import is_within_bound
 from torchfsl.fsl.plan.coin import Coins, check_coins
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.submodel.plan import LANES, Lane, check_hex
+from torchfsl.submodel.plan import LANES, Lane
+from torchfsl.submodel.plan_fields import check_hex
 
 _FLAGS: Final = ("verified", "sealed", "joint_coin", "audited")
 _MOST_EPSILON: Final = 500.0
@@ -121,16 +122,12 @@ class ClientPolicy:
             )
         for digest in (*self.plans, *self.authorities, *self.auditors):
             check_hex("a digest or key in the floors", digest, 32)
-        if len(self.auditors) not in (0, 2):
-            raise ParameterError(
-                "floor auditors has two keys, of the auditors of server 0 and of server 1",
-                code="invalid-policy",
-            )
-        if len(self.authorities) not in (0, 2):
-            raise ParameterError(
-                "floor authorities has two digests, of server 0 and of server 1",
-                code="invalid-policy",
-            )
+        for name, keys in (("auditors", "keys, of the auditors"), ("authorities", "digests,")):
+            if len(getattr(self, name)) not in (0, 2):
+                raise ParameterError(
+                    f"floor {name} has two {keys} of server 0 and of server 1",
+                    code="invalid-policy",
+                )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> ClientPolicy:

@@ -8,22 +8,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from torchfsl.errors import ParameterError, ProtocolError, expect_a, expect_able
-from torchfsl.fsl.audit import transcript
-from torchfsl.fsl.audit.replay import Auditor
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.opened import Opened
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.plan_fields import check_number
 from torchfsl.submodel.rounds import abandoned_on_error
 from torchfsl.submodel.update import Update
 
 _CLOSING: Final = threading.Lock()
 """Held while a round is closed, so that of two calls at once one closes it."""
+
+
+class Auditor(Protocol):
+    """Part of `torchfsl.fsl.audit.replay.Auditor` that a round calls."""
+
+    @property
+    def party(self) -> int:
+        """The server that it audits."""
+
+    def audit(self, server: Server, commitment: bytes) -> bytes:
+        """Its AUDIT_PASS for the other server; raises ProtocolError if it names this one."""
 
 
 def run_round(
@@ -170,12 +179,11 @@ def _open(
 def _audited(
     first: Server, second: Server, commitments: tuple[bytes, bytes], auditors: tuple[Auditor, ...]
 ) -> tuple[bytes, bytes]:
-    """The passes of both servers' auditors; raises ProtocolError where one names its server."""
-    shown = [
-        b"".join(transcript.parts(server, said))
-        for server, said in zip((first, second), commitments, strict=True)
+    """The passes of both servers' auditors; raises ProtocolError if one names its server."""
+    passes = [
+        auditor.audit(server, said)
+        for auditor, server, said in zip(auditors, (first, second), commitments, strict=True)
     ]
     first.hear_commit(commitments[1])
     second.hear_commit(commitments[0])
-    passes = [a.sign(a.replay(data)) for a, data in zip(auditors, shown, strict=True)]
     return passes[0], passes[1]

@@ -31,7 +31,7 @@ from torchfsl.sefl.messages import Kind, Message, Named
 from torchfsl.sefl.packing import to_slots
 from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.submodel.aggregation import Receipt, Traffic
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.plan_fields import check_number
 from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.submodel.whole_model import decode_model
 from torchfsl.types import Array, Indices

@@ -18,16 +18,8 @@ from torchfsl.crypto.bfv_parameters import Scheme, least_modulus
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.framing import MAX_MESSAGE_BYTES
-from torchfsl.submodel.plan import (
-    Lane,
-    SubmodelPlan,
-    check_hex,
-    check_plain,
-    check_suite,
-    drawn_session,
-    expect_ints,
-    noise_tail,
-)
+from torchfsl.submodel.plan import Lane, SubmodelPlan, check_plain, check_suite, noise_tail
+from torchfsl.submodel.plan_fields import check_hex, drawn_session, expect_ints
 from torchfsl.submodel.plan_json import read_plan
 from torchfsl.submodel.segments import (
     SegmentSpec,

@@ -28,7 +28,7 @@ from torchfsl.service.net import calls
 from torchfsl.service.net.answers import PLAN_BYTES, decode_plan
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role
-from torchfsl.service.state.audits import named_parts, transcript_info, unsealed
+from torchfsl.service.state.audits import named_parts, transcript_info
 from torchfsl.service.state.steps import OPEN_STATES, StoredState
 from torchfsl.service.state.vault import write_whole
 
@@ -36,7 +36,7 @@ log = logging.getLogger("torchfsl.service.auditor")
 
 _BACKEND: Final = "TORCHFSL_BACKEND"
 _SEALED: Final = OPEN_STATES[OPEN_STATES.index(StoredState.COMMITTED) :]
-"""States with a transcript. A server may be past AUDITING: the other auditor has passed its peer."""
+"""States with a transcript. A server is past AUDITING once the other auditor passed its peer."""
 _KEYED: Final = OPEN_STATES[: OPEN_STATES.index(StoredState.AUDITING) + 1]
 PASSED, LIAR, REFUSED = 0, 3, 4
 """Exit statuses of `torchfsl audit`."""
@@ -213,7 +213,7 @@ def judged(auditor: Auditor, number: int, key: SealKey, data: bytes) -> Finding:
             by its server, or the two paths differ. This names no server.
     """
     info = transcript_info(auditor.plan.digest, number, auditor.party)
-    text = unsealed(key, info, data)
+    text = key.unseal_pieces(info, data)
     found = auditor.replay(text)
     if found.round_number != number:
         raise DecodeError(f"the transcript is of round {found.round_number}", code="wrong-round")

@@ -29,7 +29,7 @@ from torchfsl.sesa.cohort import Cohort
 from torchfsl.sesa.messages import Kind
 from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.sesa.transport import Line, Transport
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.plan_fields import check_number
 
 
 class Client:

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, expect_a
 from torchfsl.sesa.sesa_plan import SesaPlan, Width
-from torchfsl.submodel.plan import drawn_session
+from torchfsl.submodel.plan_fields import drawn_session
 from torchfsl.submodel.segments import SegmentSpec, SpecSource, default_encoding, plain_segments
 
 

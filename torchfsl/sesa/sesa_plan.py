@@ -23,7 +23,8 @@ from torchfsl.crypto import field
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.sesa.isolated import isolation
 from torchfsl.submodel.framing import MAX_MESSAGE_BYTES
-from torchfsl.submodel.plan import SubmodelPlan, check_plain, check_suite, expect_ints
+from torchfsl.submodel.plan import SubmodelPlan, check_plain, check_suite
+from torchfsl.submodel.plan_fields import expect_ints
 from torchfsl.submodel.plan_json import read_plan
 from torchfsl.submodel.segments import Segment
 

@@ -12,7 +12,8 @@ sessions are remembered).
 
 Invariant: equal opened sums make equal bits of model and optimizer, on any machine.
 
-`sum_bound`: the bound on the aggregate.
+`plan_fields`: whole numbers, hex and random bytes in plans. `sum_bound`: the bound on the
+aggregate.
 """
 
 from __future__ import annotations

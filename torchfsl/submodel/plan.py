@@ -15,14 +15,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
-import numpy as np
-
 from torchfsl.crypto.discrete_gaussian import MAX_SIGMA
-from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.submodel import taps as correlation
 from torchfsl.submodel.bins import PublicBins
+from torchfsl.submodel.plan_fields import check_hex
 from torchfsl.submodel.segments import Segment, TensorSpec, in_the_clear
 
 Lane = Literal["none", "count", "weight"]
@@ -99,6 +97,8 @@ class SubmodelPlan:
 
     limits_participation: ClassVar[bool] = False
     """Whether the protocol's servers keep the five fields above."""
+    seed_of_bins: ClassVar[str] = "session"
+    """Field from which the bins of segments that are `binned` follow."""
 
     def __post_init__(self) -> None:
         check_hex("session", self.session, 16)
@@ -178,15 +178,11 @@ class SubmodelPlan:
         """Segments whose rows clients fetch privately before training."""
         return tuple(s for s in self.segments if s.retrieve)
 
-    @property
-    def bin_seed(self) -> bytes:
-        """Public seed of the bins of segments that are `binned`."""
-        return bytes.fromhex(self.session)
-
     def public_bins(self, segment: Segment, round_number: int) -> PublicBins:
         """A round's bins of a segment that is `binned`."""
         m, k = segment.m, segment.k_max
-        return PublicBins.of(self.bin_seed, segment.name, m, k, round_number)
+        seed = bytes.fromhex(getattr(self, self.seed_of_bins))
+        return PublicBins.of(seed, segment.name, m, k, round_number)
 
     @property
     def asked_early(self) -> tuple[Segment, ...]:
@@ -271,31 +267,6 @@ def noise_tail(sigma: int, growth: float = 1.0) -> int:
     return math.isqrt(162 * sigma * sigma) + (sigma > 0)
 
 
-def check_hex(field: str, value: str, size: int) -> None:
-    """Refuse anything but `size` bytes in lower-case hex.
-
-    Raises:
-        ParameterError: it is something else.
-    """
-    try:
-        right = bytes.fromhex(value).hex() == value and len(value) == 2 * size
-    except (ValueError, TypeError):
-        right = False
-    if not right:
-        raise ParameterError(f"{field} must be {size} bytes in lower-case hex")
-
-
-def expect_ints(fields: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Refuse fields that are no plain integers.
-
-    Raises:
-        ParameterError: naming the first one.
-    """
-    for name in names:
-        if type(fields[name]) is not int:
-            raise ParameterError(f"{name} is {fields[name]!r}, not an integer: give a whole number")
-
-
 def check_suite(plan: SubmodelPlan, version: int, suite: str) -> None:
     """Refuse a protocol's plan of another version or suite than this library has.
 
@@ -323,28 +294,6 @@ def check_plain(plan: SubmodelPlan, why: str) -> None:
             "model as it is",
             code="unsupported-plan",
         )
-
-
-def drawn_session(given: bytes | None) -> str:
-    """A plan's `session`: the 16 bytes given, or from the operating system when None."""
-    return (random_bytes(16) if given is None else given).hex()
-
-
-def check_number(what: str, given: object) -> int:
-    """A round's or client's number as an int.
-
-    Raises:
-        ParameterError: no whole number in [0, 2**64).
-    """
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise ParameterError(
-            f"{what} is {given!r}: give a whole number in [0, 2**64)", code="not-whole"
-        )
-    if not 0 <= given < 1 << 64:
-        raise ParameterError(
-            f"{what} is {given}: give a whole number in [0, 2**64)", code="out-of-range"
-        )
-    return int(given)
 
 
 def values_per_client(plan: SubmodelPlan) -> int:

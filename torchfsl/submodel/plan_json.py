@@ -8,7 +8,8 @@ from typing import Any, Final, TypeVar
 
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError, ParameterError
-from torchfsl.submodel.plan import SubmodelPlan, expect_ints
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.plan_fields import expect_ints
 from torchfsl.submodel.segments import Segment, TensorSpec
 
 AnyPlan = TypeVar("AnyPlan", bound=SubmodelPlan)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Protocol
 
 from torchfsl.errors import ProtocolError
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.plan_fields import check_number
 
 
 class Abandons(Protocol):

@@ -22,7 +22,7 @@ from torchfsl.submodel.in_process import Sessions
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.server_model import ServerModel
 from training.config import Config
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 
 _ROUND_SECONDS = 24 * 3600.0
 

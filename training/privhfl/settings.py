@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 
 Querying = Literal["plain", "fixed", "secure"]
 Expansion = Literal["private", "mixup", "cutmix", "cutout", "flip", "noise"]

@@ -16,7 +16,7 @@ from training.data.prf import Stream
 from training.data.synthetic import synthetic_images
 from training.data.tables import Images, LabelledData, Table, load_images
 from training.privhfl.settings import Settings, TaskName
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.tasks.classification import ImageExamples, check_shape
 
 SYNTHETIC = "synthetic"

@@ -35,7 +35,7 @@ from training.data.tables import (
 from training.data.text import Text, load_text, synthetic_text
 from training.presets import PRESETS
 from training.row_list import frequent_rows
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.tasks.classification import (
     ClassificationTask,
     ImageExamples,

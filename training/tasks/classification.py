@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchfsl.sesa import Sharded
 from training.data.prf import Stream
 from training.data.tables import Images, LabelledData
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.tasks import metrics
 from training.tasks.task import Batch, Ids, LocalPlan, Task, Work, evaluating, seeded
 from training.tasks.widths import Widths

@@ -19,7 +19,8 @@ from torch import nn
 
 from training.data.click_tables import Clicks
 from training.data.prf import Stream
-from training.sections import ConfigError, Ctr
+from training.section_checks import ConfigError
+from training.sections import Ctr
 from training.tasks import metrics
 from training.tasks.recommendation import Split
 from training.tasks.task import Batch, Budget, Ids, LocalPlan, Task, Work, evaluating, seeded

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from training.config import Config, imported
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.tasks.task import Task
 
 log = logging.getLogger(__name__)

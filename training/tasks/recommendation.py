@@ -100,13 +100,7 @@ class RecommendationTask(Task):
         self._held_out = _HELD_OUT[evaluate]
         self._known = [sequence[: -self._held_out] for sequence in data.sequences]
         self._positives = np.array([sequence[-self._held_out] for sequence in data.sequences])
-        taken = [len(np.unique(sequence)) for sequence in data.sequences]
-        if full := [user for user, count in enumerate(taken) if count == data.num_items]:
-            raise ValueError(
-                f"{len(full)} of {len(taken)} users, the first of them user {full[0]} in their "
-                f"order, took all {data.num_items} items, and none is left to compare with: leave "
-                "their events out, or give data of more items"
-            )
+        _refuse_users_of_all(data)
         self._negatives = np.array(
             [
                 draw_untouched(
@@ -294,3 +288,13 @@ class RecommendationTask(Task):
         row, category = self._row_of, self.data.category_of
         arrays = (users, row[targets], category[targets], row[padded], category[padded], mask)
         return tuple(torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays)
+
+
+def _refuse_users_of_all(data: Interactions) -> None:
+    taken = [len(np.unique(sequence)) for sequence in data.sequences]
+    if full := [user for user, count in enumerate(taken) if count == data.num_items]:
+        raise ValueError(
+            f"{len(full)} of {len(taken)} users, the first of them user {full[0]} in their "
+            f"order, took all {data.num_items} items, and none is left to compare with: leave "
+            "their events out, or give data of more items"
+        )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from training.data.prf import Stream
-from training.sections import ConfigError
+from training.section_checks import ConfigError
 from training.tasks.widths import Shards, Widths
 
 Ids = npt.NDArray[np.int64]

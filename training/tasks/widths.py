@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from torchfsl.sesa import Sharded
 from training.data.prf import Stream
-from training.sections import ConfigError, Sesa
+from training.section_checks import ConfigError
+from training.sections import Sesa
 
 Shards = Sequence[Sequence[int]]
 """By hidden layer of a `torchfsl.sesa.Sharded` the numbers of shards."""

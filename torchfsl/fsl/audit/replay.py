@@ -24,6 +24,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.evaluation import LocalEvaluator
 from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.reports import Report
+from torchfsl.fsl.server.server import Server
 from torchfsl.kernels import ring
 
 
@@ -75,6 +76,10 @@ class Auditor:
     def replay(self, data: Buffer) -> Finding:
         """See `replay`; refuses the other server's transcripts with DecodeError."""
         return replay(self.plan, transcript.decode(self.plan, data, self.party))
+
+    def audit(self, server: Server, commitment: bytes) -> bytes:
+        """AUDIT_PASS of a server in this process, once it has committed; raises as `sign`."""
+        return self.sign(self.replay(b"".join(transcript.parts(server, commitment))))
 
     def sign(self, finding: Finding) -> bytes:
         """AUDIT_PASS of a finding without a lie, as server `party` sends it to the other one.

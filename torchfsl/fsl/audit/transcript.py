@@ -143,7 +143,7 @@ def _cut(body: memoryview) -> Iterator[memoryview]:
         start += _LENGTH.size
         if size > len(body) - start:
             raise DecodeError("a transcript ends inside a piece", code="length")
-        yield memoryview(body)[start : start + size]
+        yield body[start : start + size]
         start += size
 
 

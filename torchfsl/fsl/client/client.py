@@ -14,7 +14,7 @@ from torchfsl.fsl.client.trees import ClientTrees
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.transport import Endpoint, Transport, connected
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.plan_fields import check_number
 
 
 class Client(SecretHolder):

@@ -21,7 +21,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.noise import noise_values, ring_bytes
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import verdict_bytes
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.plan_fields import check_number
 
 _GIGABIT: Final = 1e9 / 8
 
@@ -115,7 +115,7 @@ def estimate(
         cores: of one server's machine.
         bandwidth: of one server's machine, gigabits a second, both ways alike.
         within: seconds that a round may take.
-        rates: of a core; measured on this machine when None, which takes some seconds.
+        rates: of a core; when None, measured here, once in a process, in about a minute.
         prices: of a core-hour and of a gigabyte sent, in any currency.
 
     Raises:

@@ -14,6 +14,7 @@ the last one in the caches: so clients are measured in rounds of their own, with
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Callable
@@ -163,8 +164,9 @@ def rows_plan(
     return build_plan([spec], encoding=encoding, max_clients=clients, **options)
 
 
+@functools.cache
 def measured_rates() -> Rates:
-    """Rates of this machine and this process's threads; takes half a minute."""
+    """Rates of this machine and this process's threads; takes a minute, once in a process."""
     counts, clients, servers, closing = [], [], [], []
     for rows, k_max in _SIZES:
         plan = rows_plan(rows, 8, k_max, max(_COHORTS))

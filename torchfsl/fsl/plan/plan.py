@@ -34,7 +34,8 @@ from torchfsl.fsl.suite import (
     SUITE,
     WIRE_VERSION,
 )
-from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.plan_fields import check_hex, expect_ints
 from torchfsl.submodel.plan_json import read_plan
 from torchfsl.submodel.segments import in_the_clear
 
@@ -90,6 +91,7 @@ class Plan(SubmodelPlan):
     suite: str = SUITE
 
     limits_participation: ClassVar[bool] = True
+    seed_of_bins: ClassVar[str] = "hash_seed"  # neither server chose it
 
     def __post_init__(self) -> None:
         if self.wire_version != WIRE_VERSION:
@@ -237,11 +239,6 @@ class Plan(SubmodelPlan):
         if segment.is_dense:
             return self.dense_values(segment)
         return segment.m * (segment.tau + self.lane_values)
-
-    @property
-    def bin_seed(self) -> bytes:
-        """See `SubmodelPlan`: neither server chose it."""
-        return bytes.fromhex(self.hash_seed)
 
     def permutations(self, segment: TreeSegment) -> Slots:
         """The public permutations of a segment's positions: `uint32[3, m]`."""

@@ -115,10 +115,8 @@ def build_plan(
         ParameterError: a limit is exceeded, or a segment is above break-even under `error`.
     """
     fields: dict[str, Any] = dict(options)  # those of `Plan`, once the others are taken out
-    above_break_even, download = (
-        fields.pop("above_break_even", "error"),
-        fields.pop("download", "full"),
-    )
+    above_break_even = fields.pop("above_break_even", "error")
+    download = fields.pop("download", "full")
     checked, l2_bounds = fields.pop("malicious_security", True), fields.pop("l2_bounds", {})
     drawn = {
         name: _given_or_drawn(name, fields.pop(name, None), size)
@@ -148,11 +146,12 @@ def build_plan(
         segment = _compare_with_dense(segment, own.ring_bits, lanes, above_break_even)
         segments.append(dataclasses.replace(segment, l2_bound=l2_bounds.get(spec.name, 0)))
         check_unit(segment, encoding, l2_bound)
-    proofs = fields.pop("proofs", None)
     fields |= drawn | {"max_epochs": max_epochs, "l2_bound": l2_bound}
     if fields.get("sum_bound") is None:
         fields["sum_bound"] = l2_bound > 0
-    fields["proofs"] = _proofs(proofs, encoding, lane, l2_bound, tuple(segments), max_weight)
+    fields["proofs"] = _proofs(
+        fields.get("proofs"), encoding, lane, l2_bound, tuple(segments), max_weight
+    )
     plan = Plan(encoding=encoding, max_clients=max_clients, segments=tuple(segments), **fields)
     return with_headroom(plan)
 

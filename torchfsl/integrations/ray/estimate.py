@@ -22,7 +22,7 @@ from torchfsl.fsl.suite import FOLD_BYTES
 from torchfsl.integrations.ray.cuts import Cut, cuts_of
 from torchfsl.integrations.ray.front import PIECE_BYTES, ROWS_BYTES
 from torchfsl.integrations.ray.packing import Packing
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.plan_fields import check_number
 from torchfsl.submodel.segments import ceil_div
 
 _PLACE_BYTES: Final = 8

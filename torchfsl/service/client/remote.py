@@ -33,7 +33,7 @@ from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.state.steps import StoredState
 from torchfsl.service.task import decode_coins
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.plan_fields import check_number
 
 log = logging.getLogger("torchfsl.service.remote")
 

@@ -30,7 +30,7 @@ from torchfsl.service.server.station import Station
 from torchfsl.service.server.streams import Stream
 from torchfsl.service.state.steps import steps_of
 from torchfsl.service.task import Task
-from torchfsl.submodel.plan import check_hex
+from torchfsl.submodel.plan_fields import check_hex
 
 _REPORTS: Final = range(1 << 63)
 """Numbers of reports that a ledger can hold."""

@@ -344,13 +344,17 @@ class Node:
             if self.plan.audited and kind in (Kind.SHARE_COMMIT, Kind.AUDIT_PASS):
                 self.storage.audits.note(self.plan, number, **{kind.name.lower(): theirs.hex()})
             if kind is fixing_step(self.plan) and "state" in changes:
-                self._ledger.put_setting("opened", b"%d" % server.rounds_opened)
-                index, limits = server.rounds_opened - 1, server.participation
-                self._ledger.put_participations((c, index) for c in limits.charged(index))
+                self._charge(server.rounds_opened - 1)
             for after, message in follows.items():
                 self.transcript.say(number, after, message)
         if opened is not None:
             self._apply(number, opened)
+
+    def _charge(self, index: int) -> None:
+        """Count the round as opened, and for its clients."""
+        self._ledger.put_setting("opened", b"%d" % (index + 1))
+        charged = self.server.participation.charged(index)
+        self._ledger.put_participations((client, index) for client in charged)
 
     def _apply(self, number: int, opened: Opened) -> None:
         try:

@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from torchfsl.crypto import aead, hpke, kdf
-from torchfsl.crypto.entropy import random_bytes
-from torchfsl.crypto.kdf import SEED_BYTES
+from torchfsl.crypto import hpke, kdf
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.plan import Plan
@@ -78,7 +76,7 @@ class AuditStore:
         part = path.with_name(path.name + ".part")
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
-            for piece in sealed(self.key, info, parts):
+            for piece in hpke.seal_pieces(self.key, info, parts):
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())
@@ -120,23 +118,6 @@ class AuditStore:
 
 def _record_name(plan: Plan, number: int) -> str:
     return f"{_RECORD} {plan.digest.hex()[:16]} {number:020d}"
-
-
-def sealed(public: bytes, info: bytes, parts: Iterable[Buffer]) -> Iterable[bytes]:
-    """A transcript for the holder of a key alone: the sealed key of its pieces, and these."""
-    key = random_bytes(SEED_BYTES)
-    yield hpke.seal(public, info, key)
-    yield from aead.seal_pieces(key, parts)
-
-
-def unsealed(key: hpke.SealKey, info: bytes, data: bytes) -> bytes:
-    """Inverse of `sealed`.
-
-    Raises:
-        ProtocolError: it was sealed to another key or about another round, or altered.
-    """
-    size = SEED_BYTES + hpke.HPKE_BYTES
-    return aead.unseal_pieces(key.unseal(info, memoryview(data)[:size]), memoryview(data)[size:])
 
 
 def transcript_info(plan_digest: bytes, number: int, party: int) -> bytes:
