@@ -31,6 +31,8 @@ CELLS: Final[dict[str, tuple[int, float, dict[str, Any]]]] = {
 }
 """By name the reports of a round, the servers' rate, and settings of `privacy`."""
 SERVERS: Final = "servers-"
+TRIAL: Final = "trial-"
+"""`trial-CELL-RATE`: a cell with another rate, evaluated on what is held out for such choices."""
 
 
 def run_privacy(
@@ -81,9 +83,13 @@ def run_privacy(
 
 def config_of(name: str, data: Path, seed: int, rounds: int | None) -> Config:
     """Settings of a cell; the gradients of a round's clients are taken together."""
-    if name.removeprefix(SERVERS) not in CELLS:
-        raise SystemExit(f"--cell {name}: give one of {', '.join(CELLS)}, or {SERVERS}CELL")
-    cohort, rate, changes = CELLS[name.removeprefix(SERVERS)]
+    cell, rate = name.removeprefix(SERVERS), ""
+    if name.startswith(TRIAL):
+        cell, _, rate = name.removeprefix(TRIAL).rpartition("-")
+    if cell not in CELLS:
+        known = f"{', '.join(CELLS)}, {SERVERS}CELL or {TRIAL}CELL-RATE"
+        raise SystemExit(f"--cell {name}: give one of {known}")
+    cohort, usual, changes = CELLS[cell]
     base = PRESETS["din-dp"]
     return dataclasses.replace(
         base,
@@ -95,7 +101,8 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> Config:
         eval_every=30,
         threads=1,
         local=dataclasses.replace(base.local, together=True),
-        server=dataclasses.replace(base.server, lr=rate),
+        evaluate="validation" if rate else base.evaluate,
+        server=dataclasses.replace(base.server, lr=float(rate or usual)),
         privacy=dataclasses.replace(base.privacy, rounds=rounds or base.rounds, **changes),
         recommendation=dataclasses.replace(base.recommendation, ranked_users=0),
     )
