@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gzip
 import itertools
+import json
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +37,7 @@ from scripts.reproduction.runs import (
     write_once,
 )
 from training.config import Config
+from training.data.interactions import ATTRIBUTES, SEQUENCES
 from training.presets import PRESETS, narrowed
 
 DATASETS: Final = {"beauty": "amazon-beauty", "sports": "amazon-sports"}
@@ -62,8 +66,15 @@ TRIALS: Final[dict[str, Changes]] = {
     "central": CENTRAL,
     "central-rate-0.001": {**CENTRAL, "server": {"lr": 0.001}},
     "central-rate-0.01": {**CENTRAL, "server": {"lr": 0.01}},
+    "sasrec": {"preset": "sasrec"},
+    "sasrec-negatives-32": {"preset": "sasrec", "recommendation": {"negatives": 32}},
+    "sasrec-rate-0.02": {"preset": "sasrec", "server": {"lr": 0.02}},
+    "one-category": {"one_category": True},
 }
-"""What a trial changes of preset `din` with a mean of models that keeps `TRIAL_MEAN`."""
+"""What a trial changes of `preset`, else of `din`, with a mean of models that keeps `TRIAL_MEAN`.
+
+With `one_category` all items have the same category, from which nothing can be learnt.
+"""
 TRIAL_MEAN: Final = 0.985
 TRIAL_ROUNDS: Final = 300
 _SET: Final = ("preset", "aggregation", "evaluate", "seed", "clients_per_round")
@@ -129,9 +140,13 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str
     kind, _, rest = name.partition("-")
     if kind == "trial" and rest in TRIALS:
         trial = {"rounds": TRIAL_ROUNDS, "evaluate": "validation"}
-        base = changed(PRESETS["din"], **trial, server={"average": TRIAL_MEAN})
-        base = changed(base, **TRIALS[rest])
-        return "beauty", _run_config(base, data, "beauty", seed, rounds)
+        changes = dict(TRIALS[rest])
+        base = changed(
+            PRESETS[changes.pop("preset", "din")], **trial, server={"average": TRIAL_MEAN}
+        )
+        one_category = changes.pop("one_category", False)
+        config = _run_config(changed(base, **changes), data, "beauty", seed, rounds)
+        return "beauty", _of_one_category(config) if one_category else config
     preset, _, dataset = (rest if kind in ("central", "narrow") else name).rpartition("-")
     known = NARROWED if kind == "narrow" else PRESET_NAMES
     if preset not in known or dataset not in DATASETS:
@@ -161,6 +176,18 @@ def _run_config(base: Config, data: Path, dataset: str, seed: int, rounds: int |
         local={} if central else {"together": True},
         recommendation={"ranked_users": RANKED, "catalogue_users": IN_CATALOGUE},
     )
+
+
+def _of_one_category(config: Config) -> Config:
+    """The same on a copy of the data in which no item has an attribute of its own."""
+    folder = Path("runs", "reproduce", "one-category")
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(Path(config.data, SEQUENCES), folder)
+    items = json.loads(gzip.decompress(Path(config.data, ATTRIBUTES).read_bytes()))
+    Path(folder, ATTRIBUTES).write_bytes(
+        gzip.compress(json.dumps(dict.fromkeys(items, [1])).encode())
+    )
+    return changed(config, data=str(folder))
 
 
 def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
