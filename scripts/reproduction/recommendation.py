@@ -66,15 +66,14 @@ TRIALS: Final[dict[str, Changes]] = {
     "central": CENTRAL,
     "central-rate-0.001": {**CENTRAL, "server": {"lr": 0.001}},
     "central-rate-0.01": {**CENTRAL, "server": {"lr": 0.01}},
-    "sasrec": {"preset": "sasrec"},
-    "sasrec-negatives-32": {"preset": "sasrec", "recommendation": {"negatives": 32}},
-    "sasrec-rate-0.02": {"preset": "sasrec", "server": {"lr": 0.02}},
-    "one-category": {"one_category": True},
+    "one-category": {},
+    "sasrec": {},
+    "sasrec-negatives-32": {"recommendation": {"negatives": 32}},
+    "sasrec-rate-0.02": {"server": {"lr": 0.02}},
 }
-"""What a trial changes of `preset`, else of `din`, with a mean of models that keeps `TRIAL_MEAN`.
-
-With `one_category` all items have the same category, from which nothing can be learnt.
-"""
+"""What a trial changes of `din`, or `sasrec`, with a mean of models that keeps `TRIAL_MEAN`."""
+ONE_CATEGORY: Final = Path("runs", "reproduce", "one-category")
+"""Data of `trial-one-category`."""
 TRIAL_MEAN: Final = 0.985
 TRIAL_ROUNDS: Final = 300
 _SET: Final = ("preset", "aggregation", "evaluate", "seed", "clients_per_round")
@@ -104,6 +103,8 @@ def run_recommenders(
         SystemExit: no data, or a name that is no cell.
     """
     folder = data_folder(data, "recommendation", DATASETS["beauty"]).parent
+    if "trial-one-category" in names:
+        _write_one_category(folder / DATASETS["beauty"])
     for name, seed in itertools.product(names, seeds):
         dataset, config = config_of(name, folder, seed, rounds)
         about = {"cell": name, "dataset": dataset}
@@ -140,13 +141,11 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str
     kind, _, rest = name.partition("-")
     if kind == "trial" and rest in TRIALS:
         trial = {"rounds": TRIAL_ROUNDS, "evaluate": "validation"}
-        changes = dict(TRIALS[rest])
-        base = changed(
-            PRESETS[changes.pop("preset", "din")], **trial, server={"average": TRIAL_MEAN}
-        )
-        one_category = changes.pop("one_category", False)
-        config = _run_config(changed(base, **changes), data, "beauty", seed, rounds)
-        return "beauty", _of_one_category(config) if one_category else config
+        base = changed(PRESETS["sasrec" if rest.startswith("sasrec") else "din"], **trial)
+        base = changed(changed(base, server={"average": TRIAL_MEAN}), **TRIALS[rest])
+        config = _run_config(base, data, "beauty", seed, rounds)
+        alike = rest == "one-category"
+        return "beauty", changed(config, data=str(ONE_CATEGORY)) if alike else config
     preset, _, dataset = (rest if kind in ("central", "narrow") else name).rpartition("-")
     known = NARROWED if kind == "narrow" else PRESET_NAMES
     if preset not in known or dataset not in DATASETS:
@@ -178,16 +177,13 @@ def _run_config(base: Config, data: Path, dataset: str, seed: int, rounds: int |
     )
 
 
-def _of_one_category(config: Config) -> Config:
-    """The same on a copy of the data in which no item has an attribute of its own."""
-    folder = Path("runs", "reproduce", "one-category")
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(Path(config.data, SEQUENCES), folder)
-    items = json.loads(gzip.decompress(Path(config.data, ATTRIBUTES).read_bytes()))
-    Path(folder, ATTRIBUTES).write_bytes(
-        gzip.compress(json.dumps(dict.fromkeys(items, [1])).encode())
-    )
-    return changed(config, data=str(folder))
+def _write_one_category(data: Path) -> None:
+    """A copy of the data in which all items have the same attribute."""
+    ONE_CATEGORY.mkdir(parents=True, exist_ok=True)
+    shutil.copy(data / SEQUENCES, ONE_CATEGORY)
+    items = json.loads(gzip.decompress((data / ATTRIBUTES).read_bytes()))
+    alike = json.dumps({item: [1] for item in items})
+    (ONE_CATEGORY / ATTRIBUTES).write_bytes(gzip.compress(alike.encode()))
 
 
 def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:

@@ -23,6 +23,10 @@ TRIAL_WORDS: Final = {
     "central": "central training",
     "central-rate-0.001": "central training at a third of the rate",
     "central-rate-0.01": "central training at the servers' rate",
+    "one-category": "all items have the same category",
+    "sasrec": "`sasrec`",
+    "sasrec-negatives-32": "`sasrec` with 32 negatives for every positive item",
+    "sasrec-rate-0.02": "`sasrec` at twice the servers' rate",
 }
 """Changes of the preset by each of `recommendation.TRIALS`."""
 
