@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import torchfsl
 from tests.fsl.test_proofs import bounded, small
 from tests.support.federation import make_state, wanted_rows
 from tests.support.network import CONFIG, Pair
@@ -212,3 +215,40 @@ def test_an_auditor_that_asks_too_early_or_for_another_server_stops_nothing(tmp_
         with pair.audited_by(0, 1):
             pair.report(2, 3)
             assert pair.close().clients == (2, 3)
+
+
+def test_a_coordinator_starts_an_audited_task_and_goes_on_with_it(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(40, 2), torch.nn.Linear(2, 1))
+    fed = torchfsl.Federated(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), max_clients=2, rows_per_client=8,
+        retrieve=False, l2_bound=1 << 20, proofs="norm", above_break_even="keep",
+    )  # fmt: skip
+
+    def take_part(client: int) -> None:
+        own = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
+        floors = ClientPolicy(auditors=pair.keys, audited=True)
+        with torchfsl.connect(
+            pair.urls, client_id=client, tls=pair.tls, require=floors, timeout=60
+        ) as servers:
+            mine = torchfsl.Federated(own, optimizer, plan=servers.plan)
+            with mine.round(servers):
+                own(torch.arange(4)).sum().backward()
+                optimizer.step()
+
+    with Audited(tmp_path) as pair:
+        pair.start()
+        with torchfsl.Coordinator(pair.urls, tls=pair.tls) as task, pair.audited_by(0, 1):
+            task.start(fed, auditors=pair.keys)
+            assert task.plan.auditors == pair.keys
+            for number in range(2):
+                task.open_round(expected=2, timeout=60)
+                for client in (2, 3):
+                    take_part(client)
+                task.run_round(timeout=60)
+                assert len(verdicts(pair, 0)) == len(verdicts(pair, 1)) == number + 1
+        with torchfsl.Coordinator(pair.urls, tls=pair.tls) as again:
+            again.start(fed, auditors=pair.keys)
+            assert again.rounds_applied == 2
+            with pytest.raises(ProtocolError, match="another task"):
+                again.start(fed, auditors=pair.keys[::-1])

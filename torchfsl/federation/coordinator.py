@@ -86,6 +86,7 @@ class Coordinator(Closing):
         fed: Federated,
         *,
         server_optimizer: OptimizerSettings | None = None,
+        auditors: Sequence[str] = (),
         replace: bool = False,
     ) -> None:
         """Give both servers the plan and the model, or go on with the task that they hold.
@@ -96,6 +97,8 @@ class Coordinator(Closing):
         Args:
             fed: the federated model; its present values are the initial model.
             server_optimizer: of `torchfsl.optim`; see `Federated.default_optimizer` for None.
+            auditors: public keys in hex of the auditors of server 0 and of server 1, without whose
+                pass no round is opened; the plan needs `l2_bound` and `proofs="norm"`.
             replace: put another task aside whose model has seen rounds; both operators must permit
                 that. A task of the same settings goes on nevertheless.
 
@@ -106,11 +109,12 @@ class Coordinator(Closing):
         plan, chosen = for_two_servers(fed, server_optimizer)
         source = fed.hooks.settings.source
         held = self._owner.task()
-        if held is not None and _same(held, plan, chosen, source):
+        asked = tuple(auditors) or plan.auditors
+        if held is not None and asked == held.plan.auditors and _same(held, plan, chosen, source):
             self._task = held
             log.info("going on with the task of both servers, %d rounds", self.rounds_applied)
         else:
-            self._task = self._owner.bind(plan, optimizer=chosen, source=source)
+            self._task = self._owner.bind(plan, optimizer=chosen, source=source, auditors=asked)
             self._owner.set_up(self._task, fed.server_state(), replace=replace)
         fed.plan = self._task.plan
 
@@ -240,9 +244,8 @@ def for_two_servers(
 def _same(held: Task, plan: Plan, optimizer: OptimizerSettings, source: str) -> bool:
     """Whether the servers' task is what this program would start; older ones lack `sum_bound`."""
     plan = dataclasses.replace(plan, sum_bound=plan.sum_bound and held.plan.sum_bound)
-    unbound = [
-        dataclasses.replace(one, session="00" * 16, hash_seed="00" * 32, server_keys=())
-        for one in (held.plan, plan)
-    ]
+    bound = {"session": "00" * 16, "hash_seed": "00" * 32, "server_keys": ()}
+    bound |= {"audit": "none", "audit_keys": (), "auditors": ()}
+    unbound = [dataclasses.replace(one, **bound) for one in (held.plan, plan)]
     same = unbound[0] == unbound[1] and (held.optimizer, held.source) == (optimizer, source)
     return bool(same and held.reduce == "mean")
