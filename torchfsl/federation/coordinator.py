@@ -244,7 +244,7 @@ def for_two_servers(
 def _same(held: Task, plan: Plan, optimizer: OptimizerSettings, source: str) -> bool:
     """Whether the servers' task is what this program would start; older ones lack `sum_bound`."""
     plan = dataclasses.replace(plan, sum_bound=plan.sum_bound and held.plan.sum_bound)
-    bound = {"session": "00" * 16, "hash_seed": "00" * 32, "server_keys": ()}
+    bound: dict[str, Any] = {"session": "00" * 16, "hash_seed": "00" * 32, "server_keys": ()}
     bound |= {"audit": "none", "audit_keys": (), "auditors": ()}
     unbound = [dataclasses.replace(one, **bound) for one in (held.plan, plan)]
     same = unbound[0] == unbound[1] and (held.optimizer, held.source) == (optimizer, source)
