@@ -374,7 +374,7 @@ class Rest:
             (blocks that each client draws in secret, scaled so that their mean over the draws is
             the whole change).
         amount: fraction of the scalars or blocks.
-        block: values a block; 1 with `bins` sends scalars.
+        block: values per block; 1 with `bins` sends scalars.
         error_feedback: with `topk`, `blocks` and `bins`, keep what is not sent for later rounds.
     """
 

@@ -78,7 +78,7 @@ def framed_server() -> AttackResult:
     """A client tells server 0 a false digest of what server 1 was sent."""
     blamed = [_framed(on=on) for on in (False, True)]
     words = (
-        "nobody is blamed, the client is left out",
+        "no server is named, the report is left out",
         "what server 1 holds contradicts the client",
     )
     return AttackResult(
