@@ -23,6 +23,8 @@ TRIAL_WORDS: Final = {
     "central": "central training",
     "central-rate-0.001": "central training at a third of the rate",
     "central-rate-0.01": "central training at the servers' rate",
+    "norm-1": "updates of norm 1 at most, and the bound on the aggregate",
+    "norm-3": "updates of norm 3 at most, and the bound on the aggregate",
     "one-category": "all items have the same category",
     "sasrec": "`sasrec`",
     "sasrec-negatives-32": "`sasrec` with 32 negatives for every positive item",
