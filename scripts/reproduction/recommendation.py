@@ -146,6 +146,7 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str
         base = changed(PRESETS["sasrec" if rest.startswith("sasrec") else "din"], **trial)
         base = changed(changed(base, server={"average": TRIAL_MEAN}), **TRIALS[rest])
         config = _run_config(base, data, "beauty", seed, rounds)
+        config = changed(config, recommendation={"ranked_users": 0, "catalogue_users": 0})
         alike = rest == "one-category"
         return "beauty", changed(config, data=str(ONE_CATEGORY)) if alike else config
     preset, _, dataset = (rest if kind in ("central", "narrow") else name).rpartition("-")
