@@ -15,6 +15,7 @@ from torchfsl.crypto import entropy
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import finish_round
+from torchfsl.submodel.clipping import with_shares
 from torchfsl.submodel.norm_bound import norm_squared
 from torchfsl.submodel.update import RawSegment, quantise
 
@@ -77,6 +78,20 @@ def test_updates_keep_the_plans_norm_and_are_near_pythons(
     for name, part in quantise(plan, raw, rounding_seed=seed)[0].items():
         values = sums[name] if part.indices is None else sums[name][part.indices]
         assert np.abs(values - part.values).max(initial=0) <= 2
+
+
+@pytest.mark.parametrize("clip", ["clip", "normalise"])
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_the_core_proves_the_shares_of_groups(core: Core, clip: Any, rounding: Any) -> None:
+    plan = mixed_plan()
+    plan = dataclasses.replace(
+        plan, encoding=dataclasses.replace(plan.encoding, rounding=rounding), proofs="norm",
+        l2_bound=2000, clip=clip, segments=with_shares(plan.segments, 2000, clip),
+    )  # fmt: skip
+    assert all(0 < s.l2_bound < 2000 for s in plan.segments)
+    sums = opened_alone(core, plan, raw_update(plan, 7, 3.0))
+    for s in plan.segments:
+        assert 0 < norm_squared({s.name: sums[s.name]}) <= s.l2_bound**2
 
 
 def test_an_update_at_the_norm_that_rounding_would_exceed_is_shrunk(core: Core) -> None:

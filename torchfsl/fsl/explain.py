@@ -17,7 +17,7 @@ from torchfsl.fsl.plan.planner import plan_segment, tree_and_hint_bits
 from torchfsl.fsl.plan.proof_shape import row_trees
 from torchfsl.fsl.server import norms
 from torchfsl.fsl.suite import CHECK_BYTES, TAG_BYTES
-from torchfsl.submodel import sum_bound
+from torchfsl.submodel import clipping, sum_bound
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div
 
 _BLOCK = 32
@@ -80,6 +80,7 @@ def _costs(plan: Plan) -> list[str]:
         f"{cost.server_memory_bytes} bytes for {plan.max_clients} clients; a client computes "
         f"{cost.client_aes_blocks} blocks{few}",
         *_proven(plan),
+        *_grouped(plan),
         f"memory: beside its model of {model} bytes and its optimizer's state a server holds "
         f"{needs.tables} bytes of tables for answers, {needs.accumulators} of sums, "
         f"{needs.permutations} of permutations, {needs.messages} of messages"
@@ -177,6 +178,32 @@ def _proven(plan: Plan) -> list[str]:
     return [
         f"a client proves to both servers together {' and '.join(what)}, in {size} of these bytes; "
         f"a server tells the other {ELEMENT_BYTES * statement.said_elements} bytes a client of it"
+    ]
+
+
+def _grouped(plan: Plan) -> list[str]:
+    """The shares of clipping by group, and what the proofs leave open of them."""
+    if plan.clip == "whole":
+        return []
+    whole, count = plan.l2_bound, clipping.num_groups(plan.segments)
+    share, reach = math.isqrt(whole**2 // count), []
+    for s in plan.with_trees:
+        own, one = s.l2_bound or whole, clipping.share_of(s, whole, count)
+        several = s.policy == "rows" and len(s.tensors) > 1
+        reach.append((f"one table of {s.name}", own, share) if several else (s.name, own, one))
+    if plan.dense:
+        together = min(math.isqrt(sum((s.l2_bound or whole) ** 2 for s in plan.dense)), whole)
+        one = max(clipping.share_of(s, whole, count) for s in plan.dense)
+        reach.append(("the dense part", together, one))
+    wider = [f"{name} up to {most}" for name, most, one in reach if most > one]
+    proven = "Reports prove all shares, with room for rounding"
+    if plan.proofs != "norm":
+        proven = "Reports prove no share: proofs='norm' is of them"
+    elif wider:
+        proven = f"Reports prove them but for {', '.join(wider)}"
+    return [
+        f"clip={plan.clip!r}: each of {count} groups (the dense part, every table) has a share of "
+        f"{share} in l2_bound. {proven}. Epsilon depends on the whole norm alone"
     ]
 
 

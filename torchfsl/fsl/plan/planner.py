@@ -20,6 +20,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement, one_ring
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
+from torchfsl.submodel.clipping import with_shares
 from torchfsl.submodel.plan import Clip, Lane, check_unit
 from torchfsl.submodel.segments import Download, SegmentSpec, ceil_div, positions, vars_of
 
@@ -43,7 +44,8 @@ class ModelPlanOptions(TypedDict, total=False):
         l2_bound: see `Plan`; `privacy.l2_bound` gives it for a norm of real values. With it,
             noise from the servers hides single clients also in sparse tables, where client-side
             noise would fill every row.
-        l2_bounds: by name those of segments that have one of their own, within `l2_bound`.
+        l2_bounds: by name those of segments that have one of their own, within `l2_bound`. Under
+            norm proofs and a `clip` by group the others have their share (`clipping.with_shares`).
         noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
         lane_sigma: see `Plan`.
         clip: see `Plan`; how clients keep `l2_bound`.
@@ -149,10 +151,11 @@ def build_plan(
     fields |= drawn | {"max_epochs": max_epochs, "l2_bound": l2_bound}
     if fields.get("sum_bound") is None:
         fields["sum_bound"] = l2_bound > 0
-    fields["proofs"] = _proofs(
-        fields.get("proofs"), encoding, lane, l2_bound, tuple(segments), max_weight
+    chosen, clip = fields.get("proofs"), fields.get("clip", "whole")
+    fields["proofs"], laid_out = _proofs(
+        chosen, clip, encoding, lane, l2_bound, tuple(segments), max_weight
     )
-    plan = Plan(encoding=encoding, max_clients=max_clients, segments=tuple(segments), **fields)
+    plan = Plan(encoding=encoding, max_clients=max_clients, segments=laid_out, **fields)
     return with_headroom(plan)
 
 
@@ -192,27 +195,28 @@ def default_proofs(
 
 def _proofs(
     chosen: Proofs | None,
+    clip: Clip,
     encoding: FixedPoint,
     lane: Lane,
     l2_bound: int,
     segments: tuple[TreeSegment, ...],
     max_weight: int,
-) -> Proofs:
-    """The choice, or the default.
+) -> tuple[Proofs, tuple[TreeSegment, ...]]:
+    """The choice, or the default, and the segments with the bounds that are proven under a clip.
 
     Raises:
-        ParameterError: the default cannot be proven.
+        ParameterError: the default cannot be proven, or the clip leaves a segment too little.
     """
-    if chosen is not None:
-        return chosen
     rings = _rings(encoding, segments)
-    default = default_proofs(rings, lane, l2_bound, segments)
-    if default != "none":
+    proofs = default_proofs(rings, lane, l2_bound, segments) if chosen is None else chosen
+    if proofs == "norm" and l2_bound and clip != "whole":
+        segments = with_shares(segments, l2_bound, clip)
+    if chosen is None and proofs != "none":
         try:
-            make_statement(segments, one_ring(rings), default, lane, l2_bound, max_weight)
+            make_statement(segments, one_ring(rings), proofs, lane, l2_bound, max_weight)
         except ParameterError as error:
             raise ParameterError(f"{error}; or pass proofs='none'") from error
-    return default
+    return proofs, segments
 
 
 def _given_or_drawn(name: str, given: bytes | None, size: int) -> str:
