@@ -151,12 +151,11 @@ def build_plan(
     fields |= drawn | {"max_epochs": max_epochs, "l2_bound": l2_bound}
     if fields.get("sum_bound") is None:
         fields["sum_bound"] = l2_bound > 0
-    chosen, clip = fields.get("proofs"), fields.get("clip", "whole")
-    fields["proofs"], laid_out = _proofs(
-        chosen, clip, encoding, lane, l2_bound, tuple(segments), max_weight
-    )
-    plan = Plan(encoding=encoding, max_clients=max_clients, segments=laid_out, **fields)
-    return with_headroom(plan)
+    fields["proofs"], fields["segments"] = _proofs(
+        fields.get("proofs"), fields.get("clip", "whole"), encoding, lane, l2_bound,
+        tuple(segments), max_weight,
+    )  # fmt: skip
+    return with_headroom(Plan(encoding=encoding, max_clients=max_clients, **fields))
 
 
 def _check_bounds(l2_bounds: object, names: list[str]) -> None:
