@@ -25,6 +25,7 @@ from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server.node import Node
 from torchfsl.service.state import vault
+from torchfsl.service.state.audits import pack_rounds
 from torchfsl.service.state.steps import OPEN_STATES, StoredState, steps_of
 
 PLAN = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3)
@@ -44,6 +45,7 @@ class AuditedDuo(Duo):
 
     def __init__(self, folder: Path, authorities: Authorities, plan: Plan) -> None:
         super().__init__(folder, authorities, audited(plan))
+        self.judges = auditors(self.plan)
 
     def _node(self, party: int) -> Node:
         floors = dataclasses.replace(SETTINGS.floors, auditors=audited(PLAN).auditors)
@@ -55,16 +57,16 @@ class AuditedDuo(Duo):
             self.audit(number)
             return
         if kind is Kind.SHARE_COMMIT:
-            for node in self.nodes:
-                node.storage.audits.keep_key(KEY.public)
+            for node, judge in zip(self.nodes, self.judges, strict=True):
+                node.storage.audits.keep_key(KEY.public + pack_rounds(judge.offer()))
         super().step(number, kind)
 
     def audit(self, number: int) -> None:
-        judges = auditors(self.plan)
         passes = []
-        for party in (0, 1):
-            data = self.nodes[party].storage.audits.path(number).read_bytes()
-            passes.append(judges[party].sign(judged(judges[party], number, KEY, data)))
+        for judge, node in zip(self.judges, self.nodes, strict=True):
+            data = node.storage.audits.path(number).read_bytes()
+            key = KEY.raw + pack_rounds(node.storage.audits.offered)
+            passes.append(judge.sign(judged(judge, number, key, data)))
         for party in (0, 1):
             self.event()
             self.nodes[party].take_pass(number, passes[1 - party])
@@ -168,7 +170,7 @@ def test_without_a_key_or_a_pass_no_step_is_taken(authorities: Authorities, tmp_
         duo.nodes[0].exchange(1, Kind.SHARE)
     judge = auditors(duo.plan)[0]
     data = duo.nodes[0].storage.audits.path(1).read_bytes()
-    passed = judge.sign(judged(judge, 1, KEY, data))
+    passed = judge.sign(judged(judge, 1, KEY.raw, data))
     forged = passed[:-1] + bytes([passed[-1] ^ 1])
     with raises(ProtocolError, code="bad-signature"):
         duo.nodes[1].take_pass(1, forged)

@@ -8,6 +8,7 @@ the bodies that come from servers; `uploads` has those that come from clients.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
@@ -202,16 +203,18 @@ class FetchModel(Body):
 class RoundDigest(ModelDigest):
     """The same, from server to server at the beginning of a round.
 
-    Under an audit also the promises of a server, see `server.audited`.
+    Under an audit also the promises of a server, and `noise` where it is correlated: the noise
+    index and, by lag, the round whose noise counts, 8 bytes each. See `server.audited`.
     """
 
     kind = Kind.ROUND_STATE
     promises: bytes = b""
+    noise: bytes = b""
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        clear, rows = view[:DIGEST_BYTES], view[DIGEST_BYTES : 2 * DIGEST_BYTES]
-        return cls(bytes(clear), bytes(rows), bytes(view[2 * DIGEST_BYTES :]))
+        stops = 0, DIGEST_BYTES, 2 * DIGEST_BYTES, len(view) - messages.noise_bytes(plan), len(view)
+        return cls(*(bytes(view[start:stop]) for start, stop in itertools.pairwise(stops)))
 
 
 @dataclass(frozen=True, slots=True)

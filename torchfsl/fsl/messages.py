@@ -17,7 +17,8 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     REPORT_RELAY   nonce 16, hint nonce 16, public part                         S_a to S_b
     MODEL          digests 32 + 32, tensors outside retrieving segments         server to client
     MODEL_DIGEST   digests 32 + 32                                              server to client
-    ROUND_STATE    digests 32 + 32 of the model, promises 96                    server to server
+    ROUND_STATE    digests 32 + 32 of the model, promises 96,
+                   noise index 8, rounds of past noise 8 each                   server to server
     REPORT_SET     coin 32, count entries of client 8, digest 32                server to server
     VERDICTS       count folds of 16, each with what is opened of a proof,
                    noise coin 32                                                server to server
@@ -41,12 +42,12 @@ is the trees of all other segments, then the hints of all, in plan order, then, 
 carry trees and their hints; a masked proof is slack values, squares and the proof
 (`plan.statement`). `private` is there only under `audit`: the digest of what the other server alone
 gets (`ReportContext.private_digest`), also under the tag. So are promises, noise coin, signature
-and AUDIT_PASS (`server.audited`). COUNTS is there only under
-`min_contributors` above 1; SHARE is then salt 32 and a slot for each position, which `commitments`
-describes. A tree is its correction words and, if the plan verifies, its 32-byte check word. An
-answer is sealed under a key from its sender's master seed: 16 bytes more (`crypto.aead`). Digests
-and commitments are those of `kdf.digest`; `bodies` and
-`uploads` have the fields.
+and AUDIT_PASS, and noise index and rounds if there are `noise_taps`, too (`server.audited`). COUNTS
+is there only under `min_contributors` above 1; SHARE is then salt 32 and a slot for each position,
+which `commitments` describes. A tree is its correction words and, if the plan verifies, its 32-byte
+check word. An answer is sealed under a key from its sender's master seed: 16 bytes more
+(`crypto.aead`). Digests and commitments are those of `kdf.digest`; `bodies` and `uploads` have the
+fields.
 """
 
 from __future__ import annotations
@@ -124,6 +125,11 @@ def coin_bytes(plan: Plan) -> int:
     return DIGEST_BYTES if plan.audited else 0
 
 
+def noise_bytes(plan: Plan) -> int:
+    """Length of the noise index and the rounds of past noise in ROUND_STATE."""
+    return 8 * len(plan.noise_taps) if plan.audited else 0
+
+
 def public_report_bytes(plan: Plan) -> int:
     """Length of a report's public part."""
     trees = sum(s.tree_bytes for s in plan.late) + proof_public_bytes(plan.statement)
@@ -181,7 +187,7 @@ def lengths(plan: Plan) -> Mapping[Kind, Length]:
         Kind.REPORT_RELAY: Length(2 * SEED_BYTES + public),
         Kind.MODEL: Length(2 * DIGEST_BYTES + clear),
         Kind.MODEL_DIGEST: Length(2 * DIGEST_BYTES),
-        Kind.ROUND_STATE: Length(2 * DIGEST_BYTES + promises),
+        Kind.ROUND_STATE: Length(2 * DIGEST_BYTES + promises + noise_bytes(plan)),
         Kind.REPORT_SET: Length(DIGEST_BYTES, SET_ENTRY.size, plan.max_clients),
         Kind.VERDICTS: Length(coin_bytes(plan), verdict_bytes(plan.statement), plan.max_clients),
         Kind.FETCH: Length(2 * SEED_BYTES + secret + fetched),

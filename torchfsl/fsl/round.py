@@ -7,7 +7,7 @@ network does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from torchfsl.errors import ParameterError, ProtocolError, expect_a, expect_able
@@ -30,6 +30,9 @@ class Auditor(Protocol):
     @property
     def party(self) -> int:
         """The server that it audits."""
+
+    def offer(self) -> Collection[int] | None:
+        """Rounds whose noise it holds; None where noise is not correlated."""
 
     def audit(self, server: Server, commitment: bytes) -> bytes:
         """Its AUDIT_PASS for the other server; raises ProtocolError if it names this one."""
@@ -157,6 +160,9 @@ def _open(
 ) -> Opened:
     folds = first.agree(lists[1]), second.agree(lists[0])
     accepted = first.verify(folds[1]), second.verify(folds[0])
+    for auditor, server in zip(auditors, (first, second), strict=False):
+        if server.audit is not None:
+            server.audit.offered = auditor.offer()
     commitments = first.commit(), second.commit()
     if auditors:
         commitments = _audited(first, second, commitments, auditors)

@@ -3,6 +3,9 @@
 It calls both servers and opens no port. For each round it signs a fresh key for its server, to
 which the transcript is sealed; it destroys the key with its verdict, so that no later theft opens
 the transcript. Only where it names a server it keeps key and transcript: that is the evidence.
+
+Where noise is correlated over rounds it keeps what its server added in the rounds that it passed,
+in a ring file as its server does. With a key it says the rounds that it holds, and no others count.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -28,9 +31,17 @@ from torchfsl.service.net import calls
 from torchfsl.service.net.answers import PLAN_BYTES, decode_plan
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role
-from torchfsl.service.state.audits import named_parts, transcript_info
+from torchfsl.service.state.audits import (
+    KEY_BYTES,
+    named_parts,
+    pack_rounds,
+    transcript_info,
+    unpack_rounds,
+)
+from torchfsl.service.state.noise_ring import NoiseRing, wipe_rings
 from torchfsl.service.state.steps import OPEN_STATES, StoredState
 from torchfsl.service.state.vault import write_whole
+from torchfsl.submodel.correlated_noise import CorrelatedNoise
 
 log = logging.getLogger("torchfsl.service.auditor")
 
@@ -68,11 +79,12 @@ class AuditorProcess:
                 "`torchfsl certs DIR --auditors` makes development keys"
             )
         self.party, self.key, self.folder = party, signing[0], folder
-        for name in ("keys", "verdicts", "named"):
+        for name in ("keys", "verdicts", "named", "noise"):
             (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         policy = RetryPolicy(attempt_seconds=600, total_seconds=5)
         self.links = Links(servers, files, policy)
-        self._plan: Plan | None = None
+        self._digest, self._past = "", _PastNoise(folder / "noise")
+        self._auditor: Auditor | None = None
 
     def run(self, still: Callable[[], bool], pause: float = 0.25) -> None:
         """Look after the server again and again, as long as `still` holds."""
@@ -93,16 +105,21 @@ class AuditorProcess:
         """
         self._tell()
         info = self.links.info(self.party)
-        plan = self._plan_of(info["plan_digest"])
-        if plan is None or info["state"] not in OPEN_STATES:
+        auditor = self._auditor_of(info["plan_digest"])
+        if auditor is None:
+            return
+        plan = auditor.plan
+        if info["state"] not in OPEN_STATES:
+            if auditor.noise is not None and _has_ended(plan, auditor.noise, info):
+                self._past.end(auditor.noise)
             return
         number = info["round"]
         if self._verdict(plan, number).exists():
             return
         if info["state"] in _KEYED:
-            self._give_key(plan, number)
+            self._give_key(auditor, number)
         if info["state"] in _SEALED:
-            self._audit(plan, number)
+            self._audit(auditor, number)
             self._tell()
 
     def close(self) -> None:
@@ -115,15 +132,20 @@ class AuditorProcess:
     def _own(self) -> Link:
         return self.links.links[self.party]
 
-    def _plan_of(self, digest: str) -> Plan | None:
-        """The server's plan, if it is audited by this auditor."""
+    def _auditor_of(self, digest: str) -> Auditor | None:
+        """That of the server's plan, if it names this one's key."""
         if not digest:
             return None
-        if self._plan is None or self._plan.digest.hex() != digest:
+        if self._digest != digest:
             answer = self._own.call("Plan", calls.encode_request(), limit=PLAN_BYTES)
-            self._plan = Plan.from_json(decode_plan(answer)["plan"])
-        named = self._plan.auditors[self.party] if self._plan.audited else ""
-        return self._plan if named == self.key.public.hex() else None
+            plan = Plan.from_json(decode_plan(answer)["plan"])
+            named = plan.auditors[self.party] if plan.audited else ""
+            self._auditor = None
+            if named == self.key.public.hex():
+                self._auditor = Auditor(plan, self.party, self.key)
+            self._past.attach(plan, None if self._auditor is None else self._auditor.noise)
+            self._digest = digest
+        return self._auditor
 
     def _name(self, plan: Plan, number: int) -> str:
         return f"{plan.digest.hex()[:16]}-{number}"
@@ -134,23 +156,22 @@ class AuditorProcess:
     def _key_file(self, plan: Plan, number: int) -> Path:
         return self.folder / "keys" / f"{self._name(plan, number)}.key"
 
-    def _give_key(self, plan: Plan, number: int) -> None:
-        path = self._key_file(plan, number)
-        if path.exists():
-            key = SealKey.from_raw(path.read_bytes())
-        else:
-            key = SealKey.generate()
-            write_whole(path, key.raw)
-        info = transcript_info(plan.digest, number, self.party)
-        signature = self.key.sign(kdf.LABEL_AUDIT_KEY, info, key.public).hex()
-        fields = {"round": number, "key": key.public.hex(), "signature": signature}
+    def _give_key(self, auditor: Auditor, number: int) -> None:
+        path = self._key_file(auditor.plan, number)
+        if not path.exists():
+            write_whole(path, SealKey.generate().raw + pack_rounds(auditor.offer()))
+        kept = path.read_bytes()
+        public = SealKey.from_raw(kept[:KEY_BYTES]).public + kept[KEY_BYTES:]
+        info = transcript_info(auditor.plan.digest, number, self.party)
+        signature = self.key.sign(kdf.LABEL_AUDIT_KEY, info, public).hex()
+        fields = {"round": number, "key": public.hex(), "signature": signature}
         try:
             self._own.call("AuditKey", calls.encode_request(**fields), limit=0)
         except ProtocolError as error:  # the round has ended, or has an older key
             log.info("round %d takes no key: %s", number, error)
 
-    def _audit(self, plan: Plan, number: int) -> None:
-        request = calls.encode_request(round=number)
+    def _audit(self, auditor: Auditor, number: int) -> None:
+        plan, request = auditor.plan, calls.encode_request(round=number)
         try:
             data = self._own.once("Transcript", request, limit=MAX_MESSAGE_BYTES)
         except calls.NotReady:
@@ -158,28 +179,31 @@ class AuditorProcess:
         key, start = self._key_file(plan, number), time.perf_counter()
         verdict: dict[str, Any] = {"plan": plan.to_json(), "party": self.party, "round": number}
         try:
-            private = SealKey.from_raw(key.read_bytes())
-            found = judged(Auditor(plan, self.party, self.key), number, private, data)
+            found = judged(auditor, number, key.read_bytes(), data)
         except (Error, OSError) as error:
             verdict |= {"refused": str(error), "told": True}
             log.error("round %d: the transcript names no server: %s", number, error)
         else:
-            verdict |= self._said(plan, found)
+            verdict |= self._said(auditor, found)
             level = logging.ERROR if found.step else logging.INFO
             log.log(level, "%s, %.2f s", found, time.perf_counter() - start)
             if found.step:
+                verdict |= {"noise": self._past.show(self.folder / "named")}
                 write_whole(self.folder / "named" / f"{self._name(plan, number)}.tfsa", data)
-                write_whole(self.folder / "named" / key.name, private.raw)
+                write_whole(self.folder / "named" / key.name, key.read_bytes())
+            else:
+                self._past.keep(auditor.noise)
         write_whole(self._verdict(plan, number), json.dumps(verdict).encode())
         destroy(key)
 
-    def _said(self, plan: Plan, found: Finding) -> dict[str, Any]:
+    def _said(self, auditor: Auditor, found: Finding) -> dict[str, Any]:
         """Signed fields for the other server."""
         said = {"record": found.record.hex(), "commitment": found.commitment.hex(), "told": False}
         if not found.step:
-            auditor = Auditor(plan, self.party, self.key)
             return said | {"message": auditor.sign(found).hex()}
-        parts = named_parts(plan.digest, found.round_number, self.party, found.step, found.why)
+        parts = named_parts(
+            auditor.plan.digest, found.round_number, self.party, found.step, found.why
+        )
         signature = self.key.sign(kdf.LABEL_NAMED, *parts).hex()
         return said | {"step": found.step, "why": found.why, "signature": signature}
 
@@ -205,21 +229,86 @@ class AuditorProcess:
             write_whole(path, json.dumps(verdict | {"told": True}).encode())
 
 
-def judged(auditor: Auditor, number: int, key: SealKey, data: bytes) -> Finding:
+class _PastNoise:
+    """What a server added in rounds that its auditor passed, on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ring: NoiseRing | None = None
+
+    def attach(self, plan: Plan, noise: CorrelatedNoise | None) -> None:
+        """Let the noise of a plan go on from what is stored; wipe that of other plans.
+
+        Raises:
+            ParameterError: the disk has no room for it.
+            LedgerError: it is damaged.
+        """
+        wipe_rings(self._folder, but=plan)
+        self._ring = None if noise is None else NoiseRing(self._folder, plan)
+        for word in self._folder.glob("*.json"):
+            if self._ring is None or word != self._word:
+                word.unlink()
+        if noise is not None and self._ring is not None:
+            self._ring.attach(noise, self._stored)
+
+    def keep(self, noise: CorrelatedNoise | None) -> None:
+        """Sync the noise of a round that is to be passed, then the word on it."""
+        if self._ring is not None and noise is not None:
+            write_whole(self._word, self._ring.keep(noise, noise.index))
+
+    def show(self, folder: Path) -> str:
+        """Copy the noise on which a lying share builds to the evidence; the word on it."""
+        if self._ring is None:
+            return "{}"
+        write_whole(folder / self._ring.path.name, self._ring.slots.tobytes())
+        return self._stored.decode()
+
+    def end(self, noise: CorrelatedNoise) -> None:
+        """Overwrite the noise of a task that opens no more rounds."""
+        noise.held = [-1] * len(noise.held)
+        if self._ring is not None:
+            self._word.unlink(missing_ok=True)
+            self._ring = None
+            wipe_rings(self._folder)
+
+    @property
+    def _word(self) -> Path:
+        assert self._ring is not None
+        return self._ring.path.with_suffix(".json")
+
+    @property
+    def _stored(self) -> bytes:
+        return self._word.read_bytes() if self._word.exists() else b"{}"
+
+
+def _has_ended(plan: Plan, noise: CorrelatedNoise, info: Mapping[str, Any]) -> bool:
+    """Whether a server between rounds opens no more of a plan's task."""
+    left = info["state"] == StoredState.APPLIED or info.get("may_have_opened", False)
+    return bool(info["halted"]) or (left and max(noise.held) + 1 == plan.max_rounds)
+
+
+def judged(auditor: Auditor, number: int, key: bytes, data: bytes) -> Finding:
     """Replay a sealed transcript. A lie counts only if both kernel paths find it.
+
+    Args:
+        auditor: of the server.
+        number: of the round.
+        key: private, and behind it `pack_rounds` of what the auditor offered.
+        data: sealed.
 
     Raises:
         DecodeError, ProtocolError: it cannot be opened or read, is of another round, is not signed
             by its server, or the two paths differ. This names no server.
     """
     info = transcript_info(auditor.plan.digest, number, auditor.party)
-    text = key.unseal_pieces(info, data)
-    found = auditor.replay(text)
+    text = SealKey.from_raw(key[:KEY_BYTES]).unseal_pieces(info, data)
+    offered = unpack_rounds(key[KEY_BYTES:])
+    found = auditor.replay(text, offered)
     if found.round_number != number:
         raise DecodeError(f"the transcript is of round {found.round_number}", code="wrong-round")
     if found.step:
         with _other_backend():
-            again = auditor.replay(text)
+            again = auditor.replay(text, offered)
         if again != found:
             raise ProtocolError(
                 f"the kernels {backend()} and portable differ: this is a bug, and names no server"
@@ -243,14 +332,18 @@ def audit_file(path: Path, records: Path, key: Path) -> tuple[int, str]:
     """
     try:
         told = json.loads(records.read_bytes())
-        data, private = path.read_bytes(), SealKey.from_raw(key.read_bytes())
-        plan, party, number = Plan.from_json(told["plan"]), told["party"], told["round"]
+        data, private = path.read_bytes(), key.read_bytes()
+        replayer = Replayer(Plan.from_json(told["plan"]), told["party"])
+        party, number = told["party"], told["round"]
+        if replayer.noise is not None:
+            ring = NoiseRing(path.parent, replayer.plan, "c")
+            ring.attach(replayer.noise, told["noise"].encode())
     except OSError as error:
         raise ParameterError(f"cannot read {error.filename}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ParameterError(f"{records} or {key} is no such file of an auditor: {error}") from None
     try:
-        found = judged(Replayer(plan, party), number, private, data)
+        found = judged(replayer, number, private, data)
     except Error as error:
         return REFUSED, f"round {number}: server {party} is not named: {error}"
     if told.get("record", found.record.hex()) != found.record.hex():
@@ -262,7 +355,7 @@ class Replayer(Auditor):
     """An auditor that signs nothing."""
 
     def __init__(self, plan: Plan, party: int) -> None:
-        self.plan, self.party = plan, party
+        self._prepare(plan, party)
 
 
 def destroy(path: Path) -> None:

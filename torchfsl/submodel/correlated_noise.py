@@ -8,7 +8,7 @@ which costs usefulness and no privacy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,8 @@ from torchfsl.types import Whole
 Draw = Callable[[int, int], Whole]
 """Takes a standard deviation and a count, gives so many draws."""
 
+NO_ROUND: Final = (1 << 64) - 1
+"""A number that no round has."""
 _CHUNK: Final = 1 << 16
 _LIMIT: Final = (1 << 31) - 1
 
@@ -29,7 +31,9 @@ class CorrelatedNoise:
 
     Attributes:
         slots: `int32[taps, size]`, a ring of what was added. Secret.
-        held: by slot the round of what it holds, or -1: another slot counts as 0.
+        held: by slot the index of what it holds, or -1: another slot counts as 0.
+        rounds: by slot the number of the round in which that was added.
+        index: of the noise that was begun last, or -1.
 
     Args:
         taps: see `taps`.
@@ -44,13 +48,49 @@ class CorrelatedNoise:
         """Nothing was added yet."""
         self._taps, self._bits, self._draw = taps, bits_of(taps), draw
         self.slots = np.zeros((len(taps), size), dtype=np.int32) if slots is None else slots
-        self.held = [-1] * len(taps)
-        self._index, self._place = -1, 0
+        self.held, self.rounds = [-1] * len(taps), [NO_ROUND] * len(taps)
+        self.index, self._place = -1, 0
+        self._lags: list[int] = []
 
-    def begin(self, index: int) -> None:
-        """Make the noise of round `index`, of which no share has left; again after a failure."""
-        self._index, self._place = index, 0
-        self.held[index % len(self._taps)] = index
+    def begin(self, index: int, number: int = NO_ROUND, past: Sequence[int] | None = None) -> None:
+        """Make the noise of an index, of which no share has left; again after a failure.
+
+        Args:
+            index: how many shares may have left before.
+            number: of the round.
+            past: as `past` gives it, with more of `NO_ROUND` perhaps; all that is held by default.
+
+        Raises:
+            ProtocolError: noise of a round in `past` is not held.
+        """
+        band, held = len(self._taps), self.past(index)
+        self._lags = self._held_lags(index)
+        if past is not None:
+            lacking = [r for r, own in zip(past, held, strict=True) if r not in (own, NO_ROUND)]
+            if lacking:
+                raise ProtocolError(
+                    f"the share builds on noise of rounds {lacking}, which is not here: the round "
+                    "ends unopened. Open another round, in which this noise counts as 0"
+                )
+            self._lags = [lag for lag in self._lags if past[lag - 1] != NO_ROUND]
+        self.index, self._place = index, 0
+        self.held[index % band], self.rounds[index % band] = index, number
+
+    def past(self, index: int) -> tuple[int, ...]:
+        """By lag, from 1 on, the round whose noise counts at an index; `NO_ROUND` where 0 does."""
+        lags, band = self._held_lags(index), len(self._taps)
+        return tuple(
+            self.rounds[(index - lag) % band] if lag in lags else NO_ROUND for lag in range(1, band)
+        )
+
+    def forget(self, index: int) -> None:
+        """Let the noise of an index count as 0."""
+        self.held[index % len(self._taps)] = -1
+
+    def _held_lags(self, index: int) -> list[int]:
+        band = len(self._taps)
+        slots = ((lag, (index - lag) % band) for lag in range(1, band) if self._taps[lag])
+        return [lag for lag, slot in slots if self.held[slot] == index - lag >= 0]
 
     def __call__(self, sigma: int, count: int) -> Whole:
         """What to add to the next `count` values: `int64[count]`.
@@ -68,12 +108,11 @@ class CorrelatedNoise:
     def _correlate(self, values: Whole, where: slice) -> None:
         """Make draws what is added, in place, and keep it."""
         band = len(self._taps)
-        for lag in range(1, band):
-            slot = (self._index - lag) % band
-            if self._taps[lag] and self.held[slot] == self._index - lag >= 0:
-                values -= self._taps[lag] * self.slots[slot, where].astype(np.int64)
+        for lag in self._lags:
+            slot = (self.index - lag) % band
+            values -= self._taps[lag] * self.slots[slot, where].astype(np.int64)
         values += 1 << (self._bits - 1)
         values >>= self._bits
         if values.size and max(int(values.max()), -int(values.min())) > _LIMIT:
             raise ProtocolError("correlated noise left 32 bits: the round ends unopened")
-        self.slots[self._index % band, where] = values
+        self.slots[self.index % band, where] = values

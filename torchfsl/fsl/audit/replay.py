@@ -7,7 +7,7 @@ the servers. It names a server only for what contradicts its signature.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,13 +19,14 @@ from torchfsl.fsl.audit import transcript
 from torchfsl.fsl.audit.transcript import Transcript
 from torchfsl.fsl.bodies import AuditPass, ReportSet, Verdicts, share_by_segment
 from torchfsl.fsl.messages import Buffer, Kind
-from torchfsl.fsl.noise import KeyedNoise
+from torchfsl.fsl.noise import KeyedNoise, noise_values
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.evaluation import LocalEvaluator
 from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.server import Server
 from torchfsl.kernels import ring
+from torchfsl.submodel.correlated_noise import CorrelatedNoise
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class Finding:
 
     Attributes:
         party, round_number: whose round.
-        step: in which the server lied (`secrets`, `set`, `report`, `verdict` or `share`), or empty.
+        step: in which the server lied (`secrets`, `set`, `report`, `verdict`, `noise` or `share`),
+            or empty.
         why: what differs, and what explains it.
         record, commitment: what the server signed.
     """
@@ -60,6 +62,10 @@ class Auditor:
         party: 0 or 1.
         key: signs passes.
 
+    Attributes:
+        noise: of a plan with `noise_taps`, what its server added in the rounds replayed here; else
+            None. Secret.
+
     Raises:
         ParameterError: the plan names another key.
     """
@@ -71,11 +77,39 @@ class Auditor:
                 f"{key.public.hex()}: give it that key",
                 code="wrong-server-key",
             )
-        self.plan, self.party, self._key = plan, party, key
+        self._key = key
+        self._prepare(plan, party)
 
-    def replay(self, data: Buffer) -> Finding:
-        """See `replay`; refuses the other server's transcripts with DecodeError."""
-        return replay(self.plan, transcript.decode(self.plan, data, self.party))
+    def _prepare(self, plan: Plan, party: int) -> None:
+        self.plan, self.party, self._keyed = plan, party, KeyedNoise()
+        self._offered: Collection[int] | None = None
+        self.noise: CorrelatedNoise | None = None
+        if plan.noise_taps:
+            self.noise = CorrelatedNoise(plan.noise_taps, noise_values(plan), self._keyed)
+
+    def offer(self) -> tuple[int, ...] | None:
+        """Rounds whose noise is held: it alone counts in the next share. None without `noise`."""
+        if self.noise is None:
+            return None
+        held = zip(self.noise.rounds, self.noise.held, strict=True)
+        self._offered = tuple(number for number, index in held if index >= 0)
+        return self._offered
+
+    def replay(self, data: Buffer, offered: Collection[int] | None = None) -> Finding:
+        """Replay a server's round.
+
+        Args:
+            data: the transcript.
+            offered: what `offer` gave for this round; what it gave last unless given.
+
+        Raises:
+            DecodeError: it is none, or of the other server.
+            ProtocolError: its record is not signed, or noise of a past round is not held. This
+                names no server.
+        """
+        shown = transcript.decode(self.plan, data, self.party)
+        shown.audit.offered = self._offered if offered is None else offered
+        return _replay(self.plan, shown, self._keyed, self.noise)
 
     def audit(self, server: Server, commitment: bytes) -> bytes:
         """AUDIT_PASS of a server in this process, once it has committed; raises as `sign`."""
@@ -94,24 +128,23 @@ class Auditor:
         return body.message(self.plan, 1 - self.party, finding.round_number)
 
 
-def replay(plan: Plan, shown: Transcript) -> Finding:
-    """Replay a server's round.
-
-    Raises:
-        ProtocolError: the server has not signed the record that it shows, which names no server.
-    """
+def _replay(
+    plan: Plan, shown: Transcript, keyed: KeyedNoise, noise: CorrelatedNoise | None
+) -> Finding:
     audit, said = shown.audit, shown.said
     if not audit.is_signed(audit.party, said):
         raise ProtocolError(
             "the transcript's record is not signed by its server: it shows nothing",
             code="bad-signature",
         )
-    step, why = _lie(plan, shown)
+    step, why = _lie(plan, shown, keyed, noise)
     head = audit.party, audit.round_number
     return Finding(*head, step, why, audit.digest, said.commitment)
 
 
-def _lie(plan: Plan, shown: Transcript) -> tuple[str, str]:
+def _lie(
+    plan: Plan, shown: Transcript, keyed: KeyedNoise, noise: CorrelatedNoise | None
+) -> tuple[str, str]:
     """The step and what differs in it; empty if nothing does."""
     audit, party = shown.audit, shown.audit.party
     own, other = (
@@ -126,8 +159,7 @@ def _lie(plan: Plan, shown: Transcript) -> tuple[str, str]:
     if lie := _lie_about_reports(own, other, shown.reports):
         return lie
     opening = Opening(plan, party, own.coin)
-    noise = KeyedNoise()
-    evaluator = LocalEvaluator(plan, party, noise, lambda: None)
+    evaluator = LocalEvaluator(plan, party, noise or keyed, lambda: None)
     try:
         verify_key = opening.agree(shown.reports, other)
         audit.set_digest = opening.set_digest
@@ -138,9 +170,17 @@ def _lie(plan: Plan, shown: Transcript) -> tuple[str, str]:
         opening.verify(Verdicts.read(plan, audit.record[Kind.VERDICTS, 1 - party]))
     except ProtocolError as error:  # an honest server ends the round then
         return "set", str(error)
-    noise.begin(audit.noise_key(shown.noise))
+    keyed.begin(audit.noise_key(shown.noise))
+    if noise is not None:
+        index, past = audit.past_noise()
+        if lie := _lie_about_noise(noise, index, past):
+            return lie
+        noise.begin(index, audit.round_number, past)
+        noise.forget(index)  # it counts once the share is right
     share = evaluator.share(list(opening.accepted.values()))
     if opening.commit(share, shown.salt).commitment == shown.said.commitment:
+        if noise is not None:
+            noise.held[index % len(noise.held)] = index
         return "", ""
     return "share", _explained(plan, shown, opening, share)
 
@@ -159,6 +199,16 @@ def _lie_about_reports(
     for client, report in shown.items():
         if report.digest() != agreed[client]:
             return "report", f"what it shows of client {client} is not what both agreed on"
+    return None
+
+
+def _lie_about_noise(
+    noise: CorrelatedNoise, index: int, past: tuple[int, ...]
+) -> tuple[str, str] | None:
+    held = {r: i for r, i in zip(noise.rounds, noise.held, strict=True) if i >= 0}
+    for lag, number in enumerate(past, 1):
+        if held.get(number, index - lag) != index - lag:
+            return "noise", f"it states another noise index of round {number} than before"
     return None
 
 

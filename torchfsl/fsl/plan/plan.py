@@ -349,12 +349,6 @@ def _check_audit(plan: Plan) -> None:
             "proofs='norm' and l2_bound, or with audit='none'",
             code="audit-conditions",
         )
-    if plan.noise_taps:
-        raise ParameterError(
-            "auditors keep no noise of past rounds: calibrate with band=1, or plan with "
-            "audit='none'",
-            code="audit-conditions",
-        )
 
 
 def _check_sizes(plan: Plan) -> None:

@@ -5,11 +5,16 @@ the coin of REPORT_SET and the noise coin of VERDICTS. So neither server chooses
 noise by what it hears. A server's noise follows from its secret, the peer's noise coin and the set
 that both agreed on. Its signature in SHARE_COMMIT is over the record, which has every message
 before, of both servers, and over its commitment, which fixes its share.
+
+Where noise is correlated over rounds, ROUND_STATE says the noise index and the rounds whose noise
+this server holds. The auditor says which it holds before the server commits: a round counts if both
+do. So a server does not choose what counts once it has heard the peer's coin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -23,6 +28,7 @@ from torchfsl.fsl.bodies import ReportSet, RoundDigest, ShareCommit, Verdicts
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.reports import Report
+from torchfsl.submodel.correlated_noise import NO_ROUND, CorrelatedNoise
 
 RECORDED: Final = (Kind.ROUND_STATE, Kind.REPORT_SET, Kind.VERDICTS)
 """Messages of a record, of each server, in order."""
@@ -58,6 +64,7 @@ class AuditedRound:
         reports: those that both servers agreed on, by client, set by `Server.agree`.
         set_digest: of these.
         peer_commit: the other server's signed commitment, once it was checked.
+        offered: rounds whose noise this server's auditor holds; None for all that are stated.
     """
 
     def __init__(self, plan: Plan, party: int, round_number: int) -> None:
@@ -67,6 +74,7 @@ class AuditedRound:
         self.reports: Mapping[int, Report] = {}
         self.set_digest = b""
         self.peer_commit = ShareCommit(b"")
+        self.offered: Collection[int] | None = None
 
     def note(self, speaker: int, message: bytes) -> None:
         """Put a message of either server into the record, if it belongs there."""
@@ -117,6 +125,13 @@ class AuditedRound:
     def noise_coin(self, speaker: int) -> bytes:
         """The noise coin that a server has opened."""
         return Verdicts.read(self.plan, self.record[Kind.VERDICTS, speaker]).noise_coin
+
+    def past_noise(self) -> tuple[int, tuple[int, ...]]:
+        """This server's noise index, and by lag the round whose noise counts, or `NO_ROUND`."""
+        state = RoundDigest.read(self.plan, self.record[Kind.ROUND_STATE, self.party])
+        index, *rounds = struct.unpack(f"<{len(self.plan.noise_taps)}Q", state.noise)
+        offered = self.offered
+        return index, tuple(r if offered is None or r in offered else NO_ROUND for r in rounds)
 
     def noise_key(self, secret: bytes) -> bytes:
         """From which this server's noise of the round follows: 16 bytes. Secret."""
@@ -172,6 +187,11 @@ class AuditedRound:
                 "opened",
                 code="bad-signature",
             )
+
+
+def stated(noise: CorrelatedNoise, index: int) -> bytes:
+    """What ROUND_STATE says of correlated noise: see `RoundDigest`."""
+    return struct.pack(f"<{len(noise.held)}Q", index, *noise.past(index))
 
 
 def check_key(plan: Plan, party: int, key: SignKey | None) -> None:

@@ -25,7 +25,7 @@ from torchfsl.fsl import bodies, messages
 from torchfsl.fsl.messages import Buffer, Header, Kind
 from torchfsl.fsl.noise import Draw, KeyedNoise, noise_values
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.server.audited import AuditedRound, Secrets, check_key
+from torchfsl.fsl.server.audited import AuditedRound, Secrets, check_key, stated
 from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator, share_of
@@ -134,10 +134,11 @@ class Server(SecretHolder):
 
     # --- a round, in the order of its steps ---------------------------------------------------
 
-    def open_round(self, round_number: int, *, secrets: bytes = b"") -> bytes:
+    def open_round(self, round_number: int, *, secrets: bytes = b"", noise: bytes = b"") -> bytes:
         """Begin `round_number`, above every earlier one; the digests of the model, for the peer.
 
-        A server that was started again inside the round hands in its `secrets`.
+        A server that was started again inside the round hands in its `secrets`, and the `noise` of
+        its ROUND_STATE.
         """
         expect_state(self.state, Step.OPEN_ROUND.before)
         round_number = new_round_number(round_number, self.last_round)
@@ -154,8 +155,10 @@ class Server(SecretHolder):
             own = Secrets.decode(secrets)
             self.secrets = own.encoded
             self.audit = AuditedRound(self.plan, self.party, round_number)
-            promises = self.audit.promises(own)
-            self._digests = dataclasses.replace(self._digests, promises=promises)
+            if self.noise is not None:
+                noise = noise or stated(self.noise, self.rounds_opened)
+            says = {"promises": self.audit.promises(own), "noise": noise}
+            self._digests = dataclasses.replace(self._digests, **says)
         return self._done(Step.OPEN_ROUND, self._digests)
 
     def start(self, peer_state: bytes) -> None:
@@ -287,10 +290,15 @@ class Server(SecretHolder):
 
         A server that was started again after it committed hands in the salt and the share of
         `committed`: with other noise in the share, the difference would be a second opening.
+
+        Raises:
+            ProtocolError: noise of past rounds that it has stated is lost. The round ends unopened.
         """
         expect_state(self.state, Step.COMMIT.before)
         if self.noise is not None and not share:
-            self.noise.begin(self.rounds_opened)
+            past = None if self.audit is None else self.audit.past_noise()[1]
+            with abandoned_on_error(self, on=ProtocolError):
+                self.noise.begin(self.rounds_opened, self.last_round, past)
         share = share or share_of(self._evaluator, self._opening.accepted.values(), self.reports)
         size = SALT_BYTES if self.plan.opens_counts_first else DIGEST_BYTES
         says = self._opening.commit(share, salt or random_bytes(size))

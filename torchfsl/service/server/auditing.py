@@ -40,7 +40,7 @@ class AuditDesk:
     # --- what auditors call -------------------------------------------------------------------
 
     async def take_key(self, caller: Identity, number: int, key: str, signature: str) -> None:
-        """The key for this round of this server's auditor.
+        """The key for this round of this server's auditor, and rounds whose noise it holds.
 
         Raises:
             NotAllowed: it is the other server's auditor.

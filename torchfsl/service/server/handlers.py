@@ -31,6 +31,7 @@ from torchfsl.service.server.streams import Stream
 from torchfsl.service.state.steps import steps_of
 from torchfsl.service.task import Task
 from torchfsl.submodel.plan_fields import check_hex
+from torchfsl.submodel.taps import MAX_BAND
 
 _REPORTS: Final = range(1 << 63)
 """Numbers of reports that a ledger can hold."""
@@ -215,7 +216,8 @@ class _Auditors:
 
     async def _key(self, caller: Identity, stream: Stream) -> None:
         fields = await stream.request(round=int, key=str, signature=str)
-        check_hex("key", fields["key"], SIGN_KEY_BYTES)
+        held = min(len(fields["key"]) // 16 - SIGN_KEY_BYTES // 8, MAX_BAND)
+        check_hex("key", fields["key"], SIGN_KEY_BYTES + 8 * max(held, 0))
         check_hex("signature", fields["signature"], SIGNATURE_BYTES)
         await self._desk.take_key(caller, fields["round"], fields["key"], fields["signature"])
         await stream.send(b"")

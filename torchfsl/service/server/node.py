@@ -18,7 +18,7 @@ from typing import Any
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.audit import transcript
-from torchfsl.fsl.bodies import AuditPass, ReportSet
+from torchfsl.fsl.bodies import AuditPass, ReportSet, RoundDigest
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
@@ -262,7 +262,12 @@ class Node:
         self._ledger.running_round(number)
         if kind is Kind.SHARE_COMMIT and self.plan.audited and not self.storage.audits.key:
             raise ProtocolError("the auditor has given no key for this round", code="wrong-step")
-        message, noise = self._make(number, kind), None
+        try:
+            message, noise = self._make(number, kind), None
+        except ProtocolError as error:
+            if self.server.state is RoundState.IDLE:  # noise that it has stated is lost
+                self.storage.end_unopened(number, str(error), self.server)
+            raise
         changes: dict[str, Any] = {"state": StoredState.COMMITTED}
         if kind is Kind.SHARE_COMMIT:
             noise = self.storage.noise.keep(self.server.noise, self.server.rounds_opened)
@@ -298,13 +303,18 @@ class Node:
         """
         server = self.server
         if kind is Kind.ROUND_STATE:
-            begun = self.transcript.said(number, kind) is not None
-            return server.open_round(number, secrets=self.storage.audits.secrets if begun else b"")
+            begun = self.transcript.said(number, kind)
+            if begun is None:
+                return server.open_round(number)
+            noise = RoundDigest.read(self.plan, begun).noise
+            return server.open_round(number, secrets=self.storage.audits.secrets, noise=noise)
         if kind is Kind.REPORT_SET:
             said = self.transcript.said(number, kind)
             return server.close_round(coin=ReportSet.read(self.plan, said).coin if said else b"")
         if kind is Kind.SHARE_COMMIT:
             salt, share = self.transcript.kept_share(self.plan, number)
+            if server.audit is not None and server.noise is not None:
+                server.audit.offered = self.storage.audits.offered
             return server.commit(salt=salt, share=share)
         raise ProtocolError(f"{kind.name} is not due in state {server.state.value}")
 

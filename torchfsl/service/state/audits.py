@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,8 @@ from torchfsl.service.state.records import sync_folder
 _SECRETS, _KEY, _RECORD, _ALERTS = "audit secrets", "audit key", "audit record", "audit alerts"
 MISSING: Final = "audit_missing"
 LIAR: Final = "audit_liar_named"
+KEY_BYTES: Final = 32
+_ROUND: Final = struct.Struct("<Q")
 
 
 class AuditStore:
@@ -49,15 +52,22 @@ class AuditStore:
     @property
     def key(self) -> bytes:
         """The public key of the auditor for the running round; empty before it came."""
-        return self._ledger.setting(_KEY) or b""
+        return (self._ledger.setting(_KEY) or b"")[:KEY_BYTES]
+
+    @property
+    def offered(self) -> tuple[int, ...]:
+        """Rounds whose noise the auditor holds, as it said with its key."""
+        return unpack_rounds((self._ledger.setting(_KEY) or b"")[KEY_BYTES:])
 
     def keep_key(self, key: bytes) -> None:
         """Store the auditor's key of the running round; it does not change any more.
 
+        `pack_rounds` of what the auditor holds is behind the key.
+
         Raises:
             ProtocolError: there is another one.
         """
-        if self.key not in (b"", key):
+        if self._ledger.setting(_KEY) not in (None, key):
             raise ProtocolError("this round has another key of its auditor", code="wrong-step")
         self._ledger.put_setting(_KEY, key)
 
@@ -124,6 +134,16 @@ def transcript_info(plan_digest: bytes, number: int, party: int) -> bytes:
     """Context of a sealed transcript, and of the auditor's key for it."""
     about = number.to_bytes(8, "little"), bytes([party])
     return kdf.frame(kdf.LABEL_AUDIT_KEY, plan_digest, *about)
+
+
+def pack_rounds(rounds: Iterable[int] | None) -> bytes:
+    """Rounds whose noise an auditor holds, 8 bytes each, behind its key; see `Auditor.offer`."""
+    return b"".join(map(_ROUND.pack, rounds or ()))
+
+
+def unpack_rounds(packed: bytes) -> tuple[int, ...]:
+    """Inverse of `pack_rounds`."""
+    return tuple(number for (number,) in _ROUND.iter_unpack(packed))
 
 
 def named_parts(

@@ -1,8 +1,9 @@
-"""Correlated noise of past rounds on disk: a mapped file of slots, and the ledger's word on each.
+"""Correlated noise of past rounds on disk: a mapped file of slots, and a word on each.
 
-A slot is written and synced before the ledger says that the server has committed to a share with
-that noise. After a start a slot counts only if it is the one that the ledger names, index and
-digest; any other counts as 0, which costs usefulness and no privacy (docs/privacy-proofs.md).
+A server writes and syncs a slot before its ledger says that it has committed to a share with that
+noise, and its auditor before it passes the share. After a start a slot counts only if it is the one
+that the word names, index and digest; any other counts as 0, which costs usefulness and no privacy
+(docs/privacy-proofs.md).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import logging
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -21,12 +22,12 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl.noise import noise_values, ring_bytes
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.state.ledger import Ledger, LedgerError
-from torchfsl.submodel.correlated_noise import CorrelatedNoise
+from torchfsl.submodel.correlated_noise import NO_ROUND, CorrelatedNoise
 
 log = logging.getLogger("torchfsl.service.noise")
 
 NOISE: Final = "noise"
-"""Setting of the ledger: by slot the index and the digest of what it holds."""
+"""Setting of the ledger, the word: by slot index, digest and round of what it holds."""
 _BLOCK: Final = 1 << 20
 
 
@@ -34,32 +35,32 @@ class NoiseRing:
     """The file of one task's noise. Secret: with the peer's view it shows past sums.
 
     Args:
-        folder: state folder of the server.
-        ledger: names the slots that count.
+        folder: of a server's or an auditor's state.
         plan: of the task, with `noise_taps`.
+        mode: of the map; "c" to read an auditor's evidence, which stays as it is.
 
     Attributes:
-        lost: slots that the ledger names and the file does not hold.
+        lost: slots that the word names and the file does not hold.
+        path: of the file.
 
     Raises:
         ParameterError: the disk has no room for the file.
         OSError: it cannot be made.
     """
 
-    def __init__(self, folder: Path, ledger: Ledger, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: Plan, mode: Literal["r+", "c"] = "r+") -> None:
         """Map the file; make it if it is missing, so that no later write lacks room."""
-        self._path = folder / f"noise-{plan.digest.hex()[:16]}.ring"
-        self._ledger, self.lost = ledger, 0
-        self._named: dict[int, tuple[int, str]] = {}
-        is_new = not self._path.exists()
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        self.path, self.lost = folder / f"noise-{plan.digest.hex()[:16]}.ring", 0
+        self._named: dict[int, tuple[int, str, int]] = {}
+        is_new = not self.path.exists()
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.posix_fallocate(handle, 0, ring_bytes(plan))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             if is_new:
-                self._path.unlink()
+                self.path.unlink()
             raise ParameterError(
                 f"correlated noise needs {ring_bytes(plan):,} bytes in {folder}, and the disk has "
                 "fewer: free some, or calibrate with a smaller band",
@@ -69,35 +70,37 @@ class NoiseRing:
             os.close(handle)
         shape = (len(plan.noise_taps), noise_values(plan))
         self.slots: np.memmap[tuple[int, ...], np.dtype[np.int32]] = np.memmap(
-            self._path, dtype=np.int32, mode="r+", shape=shape
+            self.path, dtype=np.int32, mode=mode, shape=shape
         )
 
-    def attach(self, noise: CorrelatedNoise) -> None:
-        """Let a server's noise go on from the file.
+    def attach(self, noise: CorrelatedNoise, word: bytes) -> None:
+        """Let noise go on from the file.
 
         Raises:
-            LedgerError: the ledger's word on the slots cannot be read.
+            LedgerError: the word on the slots cannot be read.
         """
         noise.slots, noise.held = self.slots, [-1] * len(self.slots)
-        self._named = self._stored()
-        for slot, (index, digest) in self._named.items():
+        self._named = self._read(word)
+        for slot, (index, digest, number) in self._named.items():
             if self._digest(slot) == digest:
-                noise.held[slot] = index
+                noise.held[slot], noise.rounds[slot] = index, number
             else:
                 self.lost += 1
                 log.warning("noise of index %d is lost: later rounds have more noise", index)
 
     def keep(self, noise: CorrelatedNoise, index: int) -> bytes:
-        """Sync the slot of an index; the value of `NOISE` from the commitment on."""
+        """Sync the slot of an index; the word from the commitment on."""
         slot = index % len(self.slots)
         self.slots.flush()
-        self._named[slot] = index, self._digest(slot)
+        self._named[slot] = index, self._digest(slot), noise.rounds[slot]
         return json.dumps(self._named).encode()
 
-    def _stored(self) -> dict[int, tuple[int, str]]:
+    def _read(self, word: bytes) -> dict[int, tuple[int, str, int]]:
         try:
-            stored = json.loads(self._ledger.setting(NOISE) or b"{}")
-            named = {int(slot): (int(index), str(told)) for slot, (index, told) in stored.items()}
+            named = {
+                int(slot): (int(index), str(told), int(number[0]) if number else NO_ROUND)
+                for slot, (index, told, *number) in json.loads(word).items()
+            }
             if named and not 0 <= min(named) <= max(named) < len(self.slots):
                 raise ValueError("a slot is out of range")
         except (AttributeError, TypeError, ValueError) as error:
@@ -126,13 +129,13 @@ class NoiseStore:
         Raises:
             ParameterError: the disk has none.
         """
-        self._ring = NoiseRing(self._folder, self._ledger, plan) if plan.noise_taps else None
+        self._ring = NoiseRing(self._folder, plan) if plan.noise_taps else None
 
     def attach(self, noise: CorrelatedNoise | None, plan: Plan) -> None:
         """Let a server's noise go on from the file; wipe other files, and that of an ended task."""
         wipe_rings(self._folder, but=None if self._ring is None else plan)
         if self._ring is not None and noise is not None:
-            self._ring.attach(noise)
+            self._ring.attach(noise, self._ledger.setting(NOISE) or b"{}")
 
     def keep(self, noise: CorrelatedNoise | None, index: int) -> bytes | None:
         """See `NoiseRing.keep`; None without correlated noise."""
