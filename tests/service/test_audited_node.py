@@ -27,9 +27,11 @@ from torchfsl.service.server.node import Node
 from torchfsl.service.state import vault
 from torchfsl.service.state.audits import pack_rounds
 from torchfsl.service.state.steps import OPEN_STATES, StoredState, steps_of
+from torchfsl.submodel.correlated_noise import NO_ROUND
 
 PLAN = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3)
 FEW = dataclasses.replace(PLAN, min_contributors=2)
+BAND = dataclasses.replace(PLAN, noise_taps=(16, 8, 6), min_separation=3, max_rounds=9)
 KEY = SealKey.generate()
 
 
@@ -75,11 +77,12 @@ class AuditedDuo(Duo):
 
     def go(self, number: int, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
-        updates: dict[int, Any] = {client: bounded(self.plan, rng) for client in range(3)}
+        clients = range(4 * number, 4 * number + 3)
+        updates: dict[int, Any] = {client: bounded(self.plan, rng) for client in clients}
         self.play(number, updates, tuple(steps_of(self.plan)))
 
 
-@pytest.mark.parametrize("plan", [PLAN, FEW], ids=["plain", "counts first"])
+@pytest.mark.parametrize("plan", [PLAN, FEW, BAND], ids=["plain", "counts first", "correlated"])
 @pytest.mark.parametrize("party", [0, 1])
 def test_a_crash_after_every_event_changes_nothing(
     party: int, plan: Plan, authorities: Authorities, tmp_path: Path
@@ -102,8 +105,39 @@ def test_a_crash_after_every_event_changes_nothing(
         opened, round_number = vault.decode_opened(duo.nodes[party].storage.result_bytes())
         assert (round_number, opened.num_clients) == (number, 3)
         assert len(set(duo.digests())) == 1
-    counted = {StoredState.COUNTED} if plan is PLAN else set()
+        parties = duo.nodes[party].server, duo.judges[party]
+        past = [one.noise.past(number) for one in parties if one.noise is not None]
+        assert past == [(number, number - 1 or NO_ROUND)] * (2 if plan is BAND else 0)
+    counted = set() if plan is FEW else {StoredState.COUNTED}
     assert seen >= set(OPEN_STATES) - {StoredState.OPENED} - counted | {"applied"}
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_noise_that_is_lost_inside_a_round_ends_it_and_the_next_one_opens(
+    damaged: bool, authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = AuditedDuo(tmp_path, authorities, BAND)
+    duo.go(1)
+    kinds = tuple(steps_of(duo.plan))
+    at = kinds.index(Kind.SHARE_COMMIT)
+    rng = np.random.default_rng(3)
+    duo.play(2, {c: bounded(duo.plan, rng) for c in (20, 21)}, kinds[:at])
+    (ring,) = (tmp_path / "0").glob("noise-*.ring")
+    if damaged:
+        ring.write_bytes(bytes(len(ring.read_bytes())))
+    duo.crash(0)
+    if not damaged:
+        duo.step(2, Kind.SHARE_COMMIT)
+        return
+    duo.nodes[0].storage.audits.keep_key(KEY.public + pack_rounds(duo.judges[0].offer()))
+    with pytest.raises(ProtocolError, match=r"rounds \[1\].* Open another round"):
+        duo.nodes[0].exchange(2, Kind.SHARE_COMMIT)
+    row = duo.nodes[0].storage.ledger.round(2)
+    assert row is not None
+    assert (row.state, "noise of rounds [1]" in row.reason) == (StoredState.UNOPENED, True)
+    duo.nodes[1].abandon(2, "its peer has")
+    duo.go(3)
+    assert len(set(duo.digests())) == 1
 
 
 def test_nothing_secret_of_a_round_stays_on_disk(authorities: Authorities, tmp_path: Path) -> None:

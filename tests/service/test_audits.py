@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
+import json
+import shutil
 import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +20,7 @@ import torch
 import torchfsl
 from tests.fsl.test_proofs import bounded, small
 from tests.support.federation import make_state, wanted_rows
-from tests.support.network import CONFIG, Pair
+from tests.support.network import CONFIG, Pair, wait_until
 from tests.support.odd_servers import ODD
 from torchfsl.errors import DecodeError, ProtocolError
 from torchfsl.fsl.floors import ClientPolicy
@@ -31,6 +35,7 @@ from torchfsl.submodel.opened import Opened
 
 PLAN = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3)
 FEW = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3, min_contributors=2)
+BAND = dataclasses.replace(PLAN, noise_taps=(16, 8, 6), min_separation=3, max_rounds=3)
 
 
 class Audited(Pair):
@@ -178,6 +183,69 @@ def test_a_server_that_steers_is_named_and_the_honest_one_halts(
         altered = kept.read_bytes()
         kept.write_bytes(altered[:-1] + bytes([altered[-1] ^ 1]))
         assert audit_file(kept, verdicts(pair, 1)[0], key)[0] == REFUSED
+
+
+@contextlib.contextmanager
+def with_correlated_noise(folder: Path) -> Iterator[Audited]:
+    """Servers that have opened one round."""
+    with Audited(folder) as pair:
+        pair._plan = BAND
+        pair.start()
+        pair.set_up()
+        with pair.audited_by(0, 1):
+            assert pair.round_of(0, 1).clients == (0, 1)
+        yield pair
+
+
+def held(pair: Audited, party: int) -> set[int]:
+    """Rounds whose noise an auditor holds on disk."""
+    (word,) = (pair.folder / f"auditor{party}" / "noise").glob("*.json")
+    return {number for _, _, number in json.loads(word.read_bytes()).values()}
+
+
+def test_auditors_keep_correlated_noise_over_restarts_and_losses_until_the_task_ends(
+    tmp_path: Path,
+) -> None:
+    with with_correlated_noise(tmp_path) as pair:
+        assert held(pair, 0) == held(pair, 1) == {1}
+        folder = pair.folder / "auditor0"
+        rings = [next(pair.state(0).glob("noise-*.ring")), *folder.glob("noise/*.ring")]
+        assert rings[0].read_bytes() == rings[1].read_bytes()
+        assert any(rings[0].read_bytes())
+        shutil.rmtree(folder)  # a lost folder: its server leaves out what auditor 0 does not hold
+        pair.kill(1)
+        pair.start(1)
+        with pair.audited_by(0, 1):
+            assert pair.round_of(2, 3).clients == (2, 3)
+            assert (held(pair, 0), held(pair, 1)) == ({2}, {1, 2})
+            assert pair.round_of(4, 5).clients == (4, 5)
+            wait_until(lambda: not [*pair.folder.glob("auditor?/noise/*")])  # no round is left
+        assert not [*pair.folder.glob("auditor?/named/*")]
+
+
+def test_a_lie_that_builds_on_past_noise_is_shown_by_the_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with with_correlated_noise(tmp_path) as pair:
+        pair.kill(1)
+        monkeypatch.setenv(ODD, "add")
+        pair._odd = 1
+        pair.start(1)
+        with pair.audited_by(0, 1):
+            pair.open()
+            pair.report(2, 3)
+            with pytest.raises(ProtocolError, match="audit_liar_named"):
+                pair.owner.close_round(pair.number)
+            evidence = pair.folder / "auditor1" / "named"
+        (kept,), (key,) = evidence.glob("*.tfsa"), evidence.glob("*.key")
+        (ring,) = evidence.glob("*.ring")
+        before = ring.read_bytes()
+        status, told = audit_file(kept, verdicts(pair, 1)[1], key)
+        assert (status, "server 1 LIED (share)" in told) == (LIAR, True)
+        assert ring.read_bytes() == before
+        ring.write_bytes(bytes(len(before)))
+        status, told = audit_file(kept, verdicts(pair, 1)[1], key)
+        assert (status, "noise of rounds [1], which is not here" in told) == (REFUSED, True)
 
 
 def test_servers_and_clients_take_no_auditors_that_they_have_not_pinned(tmp_path: Path) -> None:

@@ -71,6 +71,9 @@ def add(server: Server, *, salt: bytes = b"", share: Buffer = b"") -> bytes:
     """Commit to a share with an offset; one that was committed to before stays as it is."""
     if not share:
         opening = server._opening
+        if server.noise is not None and server.audit is not None:
+            past = server.audit.past_noise()[1]
+            server.noise.begin(server.rounds_opened, server.last_round, past)
         share = bytearray(share_of(server._evaluator, opening.accepted.values(), server.reports))
         share[-2] ^= 1  # of the last value of the last, dense, segment
     return _commit(server, salt=salt, share=share)

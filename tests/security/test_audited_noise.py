@@ -1,0 +1,205 @@
+"""The replay of shares whose noise is correlated over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tests.fsl.test_proofs import bounded, small
+from tests.support.audited import (
+    audited,
+    audited_servers,
+    auditors,
+    reported,
+    shown_by,
+    until_verified,
+)
+from torchfsl.errors import ProtocolError
+from torchfsl.fsl.audit import transcript
+from torchfsl.fsl.audit.replay import Auditor
+from torchfsl.fsl.messages import Buffer
+from torchfsl.fsl.round import finish_round
+from torchfsl.fsl.server.evaluation import LocalEvaluator
+from torchfsl.fsl.server.reports import Report
+from torchfsl.fsl.server.server import Server
+from torchfsl.submodel.correlated_noise import NO_ROUND, CorrelatedNoise
+
+TAPS = {"noise_taps": (16, 8, 6), "min_separation": 3, "max_rounds": 50}
+PLAN = audited(small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3, **TAPS))
+LIAR = 1
+Servers = tuple[Server, Server]
+Auditors = tuple[Auditor, Auditor]
+
+
+def report(servers: Servers, number: int) -> None:
+    """Clients that come in no other round report."""
+    rng = np.random.default_rng(number)
+    updates = {10 * number + client: bounded(PLAN, rng) for client in (0, 1, 2)}
+    reported(servers, number, updates)
+
+
+def opened(servers: Servers, judges: Auditors, *numbers: int) -> None:
+    """Rounds that both auditors pass."""
+    for number in numbers:
+        report(servers, number)
+        assert len(finish_round(servers, auditors=judges).clients) == 3
+
+
+def ready(servers: Servers, judges: Auditors, number: int) -> None:
+    """Both servers may commit in this round; both auditors have said what they hold."""
+    report(servers, number)
+    until_verified(servers)
+    for server, judge in zip(servers, judges, strict=True):
+        noise_of(server)
+        assert server.audit is not None
+        server.audit.offered = judge.offer()
+
+
+def noise_of(party: Server | Auditor) -> CorrelatedNoise:
+    assert party.noise is not None
+    return party.noise
+
+
+def test_an_auditor_holds_the_noise_that_its_server_added() -> None:
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1, 2, 4, 7)
+    for server, judge in zip(servers, judges, strict=True):
+        ours, theirs = noise_of(judge), noise_of(server)
+        assert ours.past(4) == theirs.past(4) == (7, 4)
+        assert np.array_equal(ours.slots, theirs.slots)
+        assert len(np.unique(ours.slots)) > 20
+
+
+class Lying(LocalEvaluator):
+    """An evaluator whose noise is false in one way."""
+
+    how = ""
+
+    def share(self, reports: Sequence[Report]) -> Buffer:
+        noise = self._draw
+        assert isinstance(noise, CorrelatedNoise)
+        before = (noise.index - 1) % 3
+        if self.how == "no noise":
+            self._draw = lambda _, count: np.zeros(count, np.int64)
+        elif self.how == "fresh noise alone":
+            noise._lags = []
+        elif self.how == "another draw":
+            noise._draw = lambda _, count: np.ones(count, np.int64)
+        elif self.how == "one value of an old slot":
+            noise.slots[before, 0] += 2  # half a grid unit more
+        elif self.how == "older slot":
+            noise.slots[before] = noise.slots[(noise.index - 2) % 3]
+        elif self.how == "noise of the round before":
+            again = iter(noise.slots[before].tolist())
+            self._draw = lambda _, count: np.fromiter(again, np.int64, count)
+        return super().share(reports)
+
+
+LIES = ("no noise", "fresh noise alone", "another draw", "one value of an old slot")
+LIES += ("older slot", "noise of the round before")
+
+
+@pytest.mark.parametrize("how", ["", *LIES])
+def test_every_lie_about_correlated_noise_is_named(how: str) -> None:
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1, 2, 3)
+    liar = servers[LIAR]
+    kind = type(how, (Lying,), {"how": how})
+    liar._evaluator = kind(PLAN, LIAR, noise_of(liar), lambda: None)
+    ready(servers, judges, 4)
+    assert judges[0].replay(shown_by(servers[0])).step == ""
+    found = judges[LIAR].replay(shown_by(liar))
+    assert found.step == ("share" if how else "")
+    assert ("left out its noise" in found.why) is (how == "no noise")
+    assert (4 in (judges[LIAR].offer() or ())) is not bool(how)
+
+
+def test_noise_of_a_round_that_is_stated_in_the_place_of_another_is_named() -> None:
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1, 2, 3)
+    rounds = noise_of(servers[LIAR]).rounds
+    first, second = rounds.index(2), rounds.index(3)
+    rounds[first], rounds[second] = 3, 2
+    ready(servers, judges, 4)
+    found = judges[LIAR].replay(shown_by(servers[LIAR]))
+    assert found.step == "noise"
+    assert "another noise index of round 2 than before" in found.why
+
+
+def test_an_auditor_that_lost_noise_refuses_and_names_nobody_and_the_next_round_opens() -> None:
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1, 2)
+    ready(servers, judges, 3)
+    shown = shown_by(servers[0])
+    lost = auditors(PLAN)[0]
+    with pytest.raises(ProtocolError, match=r"rounds \[2, 1\].* Open another round") as refused:
+        lost.replay(shown)
+    assert refused.value.code != "liar-named"
+    for server in servers:
+        server.abandon_round()
+    opened(servers, (lost, judges[1]), 4)
+    assert noise_of(servers[0]).past(3) == (4, 2)  # held, and not used with this auditor
+    opened(servers, (lost, judges[1]), 5, 6, 7)
+    assert noise_of(lost).past(6) == noise_of(servers[0]).past(6) == (7, 6)
+
+
+def test_noise_of_an_attempt_that_was_tried_again_out_of_the_auditors_sight_does_not_count() -> (
+    None
+):
+    """Auditor 0 holds round 2 at the index at which server 0 then revealed round 3."""
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1)
+    for number in (2, 3):
+        ready(servers, judges, number)
+        said = [server.commit() for server in servers]
+        if number == 2:
+            judges[0].audit(servers[0], said[0])
+        else:
+            passed = judges[1].audit(servers[1], said[1])
+            servers[0].hear_commit(said[1])
+            servers[0].reveal(passed)
+        for server in servers:
+            server.abandon_round()
+    assert noise_of(servers[0]).past(2) == (3, 1)
+    assert noise_of(judges[0]).past(2) == (2, 1)
+    ready(servers, judges, 4)
+    finding = judges[0].replay(shown_by(servers[0]))
+    assert (finding.step, finding.why) == ("", "")
+    assert noise_of(servers[0])._lags == [2]
+
+
+def test_a_server_that_lost_noise_which_it_has_stated_ends_the_round() -> None:
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1, 2)
+    ready(servers, judges, 3)
+    noise_of(servers[0]).forget(1)
+    with pytest.raises(ProtocolError, match=r"rounds \[2\].* Open another round"):
+        servers[0].commit()
+    assert servers[0].state.value == "idle"
+    servers[1].abandon_round()
+    opened(servers, judges, 4)
+    assert noise_of(servers[0])._lags == [2]
+
+
+def test_what_counts_is_fixed_before_the_coins_are_known() -> None:
+    """Rounds of past noise stand in ROUND_STATE: to leave one out later changes the record."""
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1, 2)
+    ready(servers, judges, 3)
+    audit = servers[LIAR].audit
+    assert audit is not None
+    assert audit.past_noise() == (2, (2, 1))
+    audit.offered = (1,)  # in the place of (1, 2)
+    found = judges[LIAR].replay(shown_by(servers[LIAR]))
+    assert found.step == "share"
+    assert NO_ROUND in audit.past_noise()[1]
+
+
+def test_transcripts_of_the_first_round_need_no_past() -> None:
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    ready(servers, judges, 1)
+    shown = shown_by(servers[0])
+    assert transcript.decode(PLAN, shown, 0).audit.past_noise() == (0, (NO_ROUND, NO_ROUND))
+    assert judges[0].replay(shown).step == ""
