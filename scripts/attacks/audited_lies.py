@@ -118,10 +118,11 @@ def reported(
     number: int = 1,
     clients: int = 3,
 ) -> None:
-    """Open a round, in which clients 0, 1, ... report."""
+    """Open a round, in which clients report that may come again."""
     plan, link = servers[0].plan, link or InProcess(*servers)
     begin_round(servers, number)
-    for one in range(clients):
+    first = clients * (number % (4 * plan.min_separation)) if plan.min_separation > 1 else 0
+    for one in range(first, first + clients):
         update = random_update(plan, one, number)
         client = Client(plan, link, client_id=one)
         wanted = {"table": update["table"].positions}

@@ -2,7 +2,8 @@
 
     python -m scripts.checks.audited_rounds --rounds 10000
 
-Small shapes, in this process. Plans take turns: norm proofs alone, noise, counts opened first.
+Small shapes, in this process. Plans take turns: norm proofs alone, noise, correlated noise, counts
+opened first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ def plans() -> Iterator[Plan]:
     """The plans that take turns."""
     plain = make_plan()
     yield plain
-    yield dataclasses.replace(plain, noise_sigma=300)
+    noisy = dataclasses.replace(plain, noise_sigma=300)
+    yield noisy
+    limits = {"min_separation": 3, "max_rounds": 1 << 19}
+    yield dataclasses.replace(noisy, noise_taps=(16, 8, 6), **limits)
     counted = dataclasses.replace(plain, lane="count", min_contributors=2)
     yield dataclasses.replace(counted, noise_sigma=300, lane_sigma=2)
 
