@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import errno
 import json
 import shutil
 import threading
@@ -30,6 +31,7 @@ from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import NotAllowed
 from torchfsl.service.state.steps import StoredState
+from torchfsl.service.state.vault import write_whole
 from torchfsl.submodel.opened import Opened
 
 PLAN = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3)
@@ -220,6 +222,34 @@ def test_auditors_keep_correlated_noise_over_restarts_and_losses_until_the_task_
             assert pair.round_of(4, 5).clients == (4, 5)
             wait_until(lambda: not [*pair.folder.glob("auditor?/noise/*")])  # no round is left
         assert not [*pair.folder.glob("auditor?/named/*")]
+
+
+def test_an_auditor_that_dies_between_its_noise_and_its_verdict_replays_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(path: Path, content: bytes) -> None:
+        if path.parent == pair.folder / "auditor0" / "verdicts":
+            raise OSError(errno.EIO, "the disk fails")
+        write_whole(path, content)
+
+    with with_correlated_noise(tmp_path) as pair, pair.audited_by(1):
+        dying, again = pair.auditor(0), pair.auditor(0)
+        with contextlib.closing(dying), contextlib.closing(again):
+            pair.open()
+            dying.look()  # gives its key
+            pair.report(2, 3)
+            closing = threading.Thread(target=pair.close)
+            closing.start()
+            with monkeypatch.context() as patch:
+                patch.setattr("torchfsl.service.auditor.write_whole", dies)
+                with pytest.raises(OSError, match="the disk fails"):
+                    dying.run(lambda: True, 0.05)
+            assert held(pair, 0) == {1, 2}
+            assert len(verdicts(pair, 0)) == 1
+            again.look()
+            closing.join()
+        assert pair.owner.links.info(0)["state"] == StoredState.APPLIED
+        assert len(verdicts(pair, 0)) == 2
 
 
 def test_a_lie_that_builds_on_past_noise_is_shown_by_the_evidence(

@@ -333,6 +333,7 @@ def audit_file(path: Path, records: Path, key: Path) -> tuple[int, str]:
     try:
         told = json.loads(records.read_bytes())
         data, private = path.read_bytes(), key.read_bytes()
+        SealKey.from_raw(private[:KEY_BYTES])
         replayer = Replayer(Plan.from_json(told["plan"]), told["party"])
         party, number = told["party"], told["round"]
         if replayer.noise is not None:

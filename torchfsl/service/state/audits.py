@@ -143,7 +143,8 @@ def pack_rounds(rounds: Iterable[int] | None) -> bytes:
 
 def unpack_rounds(packed: bytes) -> tuple[int, ...]:
     """Inverse of `pack_rounds`."""
-    return tuple(number for (number,) in _ROUND.iter_unpack(packed))
+    starts = range(0, len(packed), _ROUND.size)
+    return tuple(int.from_bytes(packed[at : at + _ROUND.size], "little") for at in starts)
 
 
 def named_parts(

@@ -104,7 +104,7 @@ class NoiseRing:
             if named and not 0 <= min(named) <= max(named) < len(self.slots):
                 raise ValueError("a slot is out of range")
         except (AttributeError, TypeError, ValueError) as error:
-            raise LedgerError(f"the ledger's entry on noise is damaged: {error}") from error
+            raise LedgerError(f"the entry on noise is damaged: {error}") from error
         return named
 
     def _digest(self, slot: int) -> str:
