@@ -8,11 +8,11 @@ from typing import Final
 
 from scripts.reproduction import markdown
 from scripts.reproduction.page_table import table
-from scripts.reproduction.papers import figures, fsl, privhfl, sefl, sesa
-from scripts.reproduction.papers.row import VERDICTS, Row
+from scripts.reproduction.papers import figures
+from scripts.reproduction.papers.row import VERDICTS, Row, rows_of
 from scripts.reproduction.results import TABLES, Figures, read_results
 
-PAPERS: Final = {"fsl": fsl.ROWS, "sesa": sesa.ROWS, "sefl": sefl.ROWS, "privhfl": privhfl.ROWS}
+PAPERS: Final = {name: rows_of(name) for name in ("fsl", "sesa", "sefl", "privhfl")}
 RUNS_OF: Final = {"mnist": "table7", "cifar10": "table7", "trec": "table7", "rows": "table8"}
 TO_COME: Final = {
     "sesa-attack": "scripts/reproduce sesa-attack --data DATA",

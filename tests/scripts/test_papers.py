@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -91,23 +91,51 @@ def test_tests_and_pages_that_rows_name_exist() -> None:
         assert (ROOT / (command.replace(".", "/") + ".py")).exists(), command
 
 
-def test_every_cell_of_the_printed_tables_has_its_row() -> None:
-    """The papers' own constants against the places of the rows."""
-    places = {name: [row.place for row in rows] for name, rows in papers_tables.PAPERS.items()}
-    of = "\n".join(places["fsl"])
+def printed_cells() -> Iterator[tuple[str, str, Sequence[float | None]]]:
+    """Paper, place and figures of every cell of the tables in printed.toml."""
+    for m, factor in fsl_paper.SCALE_FACTOR.items():
+        yield "fsl", f"Table 3, 2^{m}", [factor]
+    for percent, sizes in fsl_paper.MAX_BIN.items():
+        yield "fsl", f"Table 4, {percent} %", list(sizes.values())
+    for (m, percent), times in fsl_paper.COMPUTATION.items():
+        yield "fsl", f"Table 5, 2^{m}, {percent} %", times
+    for (m, percent), mib in fsl_paper.COMMUNICATION.items():
+        yield "fsl", f"Table 6, 2^{m}, {percent} %", [mib]
     for dataset, shares in fsl_paper.ACCURACY.items():
         label = {"mnist": "MNIST", "cifar10": "CIFAR-10", "trec": "TREC"}[dataset]
-        assert all(f"Table 7, {label}, {share} %" in of for share in shares)
-    for m, percent in fsl_paper.COMPUTATION:
-        assert f"Table 5, 2^{m}, {percent} %" in of
-    for m, percent in fsl_paper.COMMUNICATION:
-        assert f"Table 6, 2^{m}, {percent} %" in of
-    assert all(f"Table 8, {share:g} %" in of for share in fsl_paper.MEGA_ELEMENTS)
-    own = "\n".join(places["privhfl"])
-    assert all(f"Table 2, {data}, {part}" in own for data, part in privhfl_paper.BATCHES)
-    assert all(f"Table 3, {name}" in own for name in privhfl_paper.PREDICTION)
-    assert all(f"Table 4, {name}" in own for name in privhfl_paper.MNIST)
-    assert all(f"Table 5, {lam:g}" in own for lam in privhfl_paper.LAMBDA)
+        for share, value in shares.items():
+            deviation = fsl_paper.ACCURACY_DEVIATION[dataset][share]
+            yield "fsl", f"Table 7, {label}, {share} %", [value, deviation]
+    for rate, pair in fsl_paper.MEGA_ELEMENTS.items():
+        yield "fsl", f"Table 8, {rate:g} %", pair
+    for split, counts in fsl_paper.TREC.items():
+        yield "fsl", f"Table 9, {split}", counts
+    for data, base in privhfl_paper.BASELINE.items():
+        yield "privhfl", f"Table 1, {data}, baseline", [base] * 3
+        for key, values in privhfl_paper.ACCURACY[data].items():
+            name = key if key == "private" else f"mixup {int(key):,}"
+            yield "privhfl", f"Table 1, {data}, {name}", values
+    for (data, part), seconds in privhfl_paper.BATCHES.items():
+        yield "privhfl", f"Table 2, {data}, {part}", seconds
+    for name, pairs in privhfl_paper.PREDICTION.items():
+        yield "privhfl", f"Table 3, {name}", [x for s, mb in pairs for x in (s, round(mb))]
+    for name, pairs in privhfl_paper.MNIST.items():
+        yield "privhfl", f"Table 4, {name}", [own for own, _ in pairs] + [he for _, he in pairs]
+    for lam, value in privhfl_paper.LAMBDA.items():
+        yield "privhfl", f"Table 5, {lam:g}", [value]
+
+
+def test_every_cell_of_the_printed_tables_has_its_row() -> None:
+    """The papers' own constants against the places and figures of the rows."""
+    rows = {(name, row.place): row for name, own in papers_tables.PAPERS.items() for row in own}
+    for name, place, cell in printed_cells():
+        text = re.sub(r" \(gain.*", "", rows[name, place].printed).replace(",", "")
+        found = [float(number) for number in re.findall(r"\d[\d.]*", text)]
+        assert found == [value for value in cell if value is not None], (name, place)
+
+
+def test_every_figure_of_a_paper_has_its_row() -> None:
+    places = {name: [row.place for row in rows] for name, rows in papers_tables.PAPERS.items()}
     figures_of = {"fsl": 7, "sesa": 3, "sefl": 4, "privhfl": 20}
     for name, count in figures_of.items():
         text = "\n".join(places[name])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 Verdict = Literal["same", "better", "weaker", "different", "not run", "to run"]
@@ -35,3 +37,9 @@ class Row(NamedTuple):
     why: str = ""
     source: str = ""
     page: str = ""
+
+
+def rows_of(paper: str) -> list[Row]:
+    """The rows of `PAPER.toml`, in its order."""
+    text = Path(__file__).with_name(f"{paper}.toml").read_text(encoding="utf-8")
+    return [Row(*fields) for fields in tomllib.loads(text)["rows"]]
