@@ -23,11 +23,7 @@ from torchfsl.submodel.plan import Lane
 from torchfsl.submodel.segments import TensorSpec
 from torchfsl.types import Whole
 
-ROWS: Final = 8
-TAU: Final = 2
-BOUND: Final = 200
-OWN: Final = 150
-HONEST: Final = 80
+ROWS, TAU, BOUND, OWN, HONEST = 8, 2, 200, 150, 80
 WEIGHT: Final = 5
 """Largest weight of a plan with weights; honest clients have 2."""
 Alter = Callable[[Whole], Whole]

@@ -63,7 +63,7 @@ def run(
     task = setting.make(seed)
     model = task.build_model()
     freeze_statistics(model)
-    optimizer = setting.optimizer(model.parameters())
+    optimizer = setting.optimizer(model.parameters(), lr=setting.rate)
     turns: Counter[int] = Counter()
     finished = itertools.count(1)
 
@@ -95,7 +95,7 @@ def central(setting: Setting, seed: int, epochs: int = 10) -> Curve:
     task = setting.make(seed)
     model = task.build_model()
     freeze_statistics(model)
-    optimizer = setting.optimizer(model.parameters())
+    optimizer = setting.optimizer(model.parameters(), lr=setting.rate)
     curve = []
     for epoch in range(epochs):
         works = [task.work(epoch, client) for client in range(task.num_clients)]

@@ -32,7 +32,7 @@ from training.tasks.classification import (
 from training.tasks.recommendation import CATEGORIES, ITEMS, RecommendationTask, Sample
 from training.tasks.task import Batch, Ids, LocalPlan, Task, Work
 
-Optimizer = Callable[..., torch.optim.Optimizer]
+Optimizer = type[torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,27 @@ class Setting:
     """A task and how its clients train.
 
     Attributes:
-        title: On the page, with the metric.
+        name: On the page.
+        metric: What its figures are.
         make: Builds the task from a seed.
-        optimizer: Builds the clients' optimizer from the model's parameters.
+        optimizer: Of the clients.
+        rate: Its learning rate.
         per_round: Clients per round.
         rounds: Rounds of a run, a multiple of five.
     """
 
-    title: str
+    name: str
+    metric: str
     make: Callable[[int], Task]
     optimizer: Optimizer
+    rate: float
     per_round: int
     rounds: int
+
+    @property
+    def title(self) -> str:
+        """On the page, with the metric and the clients' optimizer."""
+        return f"{self.name} ({self.metric}; clients' {self.optimizer.__name__} {self.rate:g})"
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, batches: tuple[Batch, ...]) -> float:
@@ -339,32 +348,14 @@ def _small_cnn() -> nn.Module:
 
 _Adagrad, _Adam, _SGD = torch.optim.Adagrad, torch.optim.Adam, torch.optim.SGD
 SETTINGS: Final = {
-    "two-tower": Setting(
-        "Two-tower (HR@10 over all 3,000 items; clients' Adagrad 0.1)",
-        TwoTowerTask, functools.partial(_Adagrad, lr=0.1), 20, 50,
-    ),
-    "words": Setting(
-        "Disjoint words (accuracy; clients' Adagrad 0.1)",
-        WordsTask, functools.partial(_Adagrad, lr=0.1), 20, 10,
-    ),
-    "din": Setting(
-        "DIN (AUC; clients' Adam 0.001)",
-        din, functools.partial(_Adam, lr=0.001), 20, 20,
-    ),
-    "textcnn": Setting(
-        "TextCNN (accuracy; clients' Adam 0.003)",
-        textcnn, functools.partial(_Adam, lr=0.003), 20, 30,
-    ),
-    "cnn": Setting(
-        "CNN, two labels per client, 10 of 20 clients per round (accuracy; clients' SGD 0.05)",
-        cnn, functools.partial(_SGD, lr=0.05), 10, 30,
-    ),
-    "din-large": Setting(
-        "DIN with a large client rate (AUC; clients' Adagrad 0.05)",
-        din, functools.partial(_Adagrad, lr=0.05), 20, 20,
-    ),
-    "din-sampled": Setting(
-        "DIN, 20 of 100 clients per round (AUC; clients' Adam 0.001)",
-        functools.partial(din, users=1000), functools.partial(_Adam, lr=0.001), 20, 30,
-    ),
+    "two-tower": Setting("Two-tower", "HR@10 over all 3,000 items", TwoTowerTask,
+                         _Adagrad, 0.1, 20, 50),
+    "words": Setting("Disjoint words", "accuracy", WordsTask, _Adagrad, 0.1, 20, 10),
+    "din": Setting("DIN", "AUC", din, _Adam, 0.001, 20, 20),
+    "textcnn": Setting("TextCNN", "accuracy", textcnn, _Adam, 0.003, 20, 30),
+    "cnn": Setting("CNN, two labels per client, 10 of 20 clients per round", "accuracy", cnn,
+                   _SGD, 0.05, 10, 30),
+    "din-large": Setting("DIN with a large client rate", "AUC", din, _Adagrad, 0.05, 20, 20),
+    "din-sampled": Setting("DIN, 20 of 100 clients per round", "AUC",
+                           functools.partial(din, users=1000), _Adam, 0.001, 20, 30),
 }  # fmt: skip

@@ -89,11 +89,7 @@ for _shape in ("MLP", "MnistCNN"):
     )(functools.partial(_messages, _shape))
 
 
-@table(
-    "sesa-speed",
-    " | rate | 20 | 40 | 80 | 160 | rounds to 90 %",
-    figures="sesa-speed",
-)
+@table("sesa-speed", " | rate | 20 | 40 | 80 | 160 | rounds to 90 %")
 def _speed(figures: Figures) -> Iterator[tuple[str, ...]]:
     """Each choice at its best rate."""
     for name, runs in figures["accuracy"].items():
