@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.din import layers
-from models.histories import as_logits, by_pairs, mean_of, rows_of, scaled_table
+from models.histories import Inputs, UserAndItem, as_logits, mean_of, rows_of, scaled_table
 
 
 class FactorisationMachine(nn.Module):
@@ -65,7 +65,7 @@ class FieldDeepFM(nn.Module):
         return as_logits(self.machine(self.field_embedding(ids_BF)) + self.bias)
 
 
-class DeepFM(nn.Module):
+class DeepFM(UserAndItem):
     """DeepFM on the candidate, its category, the history's means of both, and the user.
 
     Args:
@@ -93,57 +93,25 @@ class DeepFM(nn.Module):
         self.user_embedding = scaled_table(users, dim) if users else None
         self.machine = FactorisationMachine(5 if users else 4, dim, head, dropout)
 
-    def forward(
-        self,
-        user: Tensor,
-        target: Tensor,
-        target_category: Tensor,
-        history: Tensor,
-        history_category: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        """Return the logits `[B, 2]` of (not taken, taken); arguments as of `models.DIN`."""
-        own_B2D = self._of_items(target, target_category)
-        past = self._of_users(user, target, target_category, history, history_category, mask)
-        return as_logits(self.machine(torch.cat([own_B2D, past], dim=1)))
-
-    def score_items(
-        self,
-        user: Tensor,
-        target: Tensor,
-        target_category: Tensor,
-        history: Tensor,
-        history_category: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        """Return the scores `[U, C]` of C candidates a user; see `models.DIN.score_items`."""
-        zero = torch.zeros_like(user)
-        past = self._of_users(user, zero, zero, history, history_category, mask)
-        items = self._of_items(target, target_category)
-        return by_pairs(past, items, lambda *both: self.machine(torch.cat(both[::-1], dim=1)))
-
-    def _of_items(self, target: Tensor, target_category: Tensor) -> Tensor:
+    def of_item(self, given: Inputs) -> Tensor:
         """Rows `[..., 2, D]` of candidates."""
-        rows = [self.item_embedding(target), self.category_embedding(target_category)]
+        rows = [self.item_embedding(given.target), self.category_embedding(given.target_category)]
         return torch.stack(rows, dim=-2)
 
-    def _of_users(
-        self,
-        user: Tensor,
-        target: Tensor,
-        target_category: Tensor,
-        history: Tensor,
-        history_category: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
+    def of_user(self, given: Inputs) -> Tensor:
         """Rows `[B, F, D]` of histories and users."""
         rows = [
-            mean_of(rows_of(table, past, candidate, mask), mask)
+            mean_of(rows_of(table, past, candidate, given.mask), given.mask)
             for table, past, candidate in (
-                (self.item_embedding, history, target),
-                (self.category_embedding, history_category, target_category),
+                (self.item_embedding, given.history, given.target),
+                (self.category_embedding, given.history_category, given.target_category),
             )
         ]
         if self.user_embedding is not None:
-            rows.append(self.user_embedding(user))
+            rows.append(self.user_embedding(given.user))
         return torch.stack(rows, dim=1)
+
+    def score(self, user: Tensor, item: Tensor) -> Tensor:
+        """Scores `[B]` of rows `[B, F, D]` and `[B, 2, D]`."""
+        score_B: Tensor = self.machine(torch.cat([item, user], dim=1))
+        return score_B

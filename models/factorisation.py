@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from models.din import layers
-from models.histories import as_logits, by_pairs, mean_of, rows_of, scaled_table
+from models.histories import Inputs, UserAndItem, mean_of, rows_of, scaled_table
 
 
-class _UserAndItem(nn.Module):
+class _Factors(UserAndItem):
     """A table of items and one of users, or the mean of the history's rows for the user.
 
     Args:
@@ -25,44 +25,16 @@ class _UserAndItem(nn.Module):
         self.item_embedding = scaled_table(items, dim)
         self.user_embedding = scaled_table(users, dim) if users else None
 
-    def forward(
-        self,
-        user: Tensor,
-        target: Tensor,
-        target_category: Tensor,
-        history: Tensor,
-        history_category: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        """Return the logits `[B, 2]` of (not taken, taken); arguments as of `models.DIN`."""
-        item_BD = self.item_embedding(target)
-        return as_logits(self.score(self._of_users(user, target, history, mask), item_BD))
-
-    def score_items(
-        self,
-        user: Tensor,
-        target: Tensor,
-        target_category: Tensor,
-        history: Tensor,
-        history_category: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        """Return the scores `[U, C]` of C candidates a user; see `models.DIN.score_items`."""
-        user_UD = self._of_users(user, torch.zeros_like(user), history, mask)
-        return by_pairs(user_UD, self.item_embedding(target), self.score)
-
-    def _of_users(self, user: Tensor, target: Tensor, history: Tensor, mask: Tensor) -> Tensor:
+    def of_user(self, given: Inputs) -> Tensor:
+        """Rows `[B, D]` of users, or means of their histories."""
         if self.user_embedding is None:
-            return mean_of(rows_of(self.item_embedding, history, target, mask), mask)
-        rows_BD: Tensor = self.user_embedding(user)
+            rows_BLD = rows_of(self.item_embedding, given.history, given.target, given.mask)
+            return mean_of(rows_BLD, given.mask)
+        rows_BD: Tensor = self.user_embedding(given.user)
         return rows_BD
 
-    def score(self, user_BD: Tensor, item_BD: Tensor) -> Tensor:
-        """Scores `[B]` of rows `[B, D]`."""
-        raise NotImplementedError
 
-
-class MatrixFactorisation(_UserAndItem):
+class MatrixFactorisation(_Factors):
     """The product of both vectors and the sum of their biases (Koren, Bell, Volinsky 2009).
 
     Without a user table the mean of its history's vectors stands for the user, as in FISM (Kabbur,
@@ -78,13 +50,13 @@ class MatrixFactorisation(_UserAndItem):
     def __init__(self, *, items: int, categories: int, users: int, dim: int = 18) -> None:
         super().__init__(items, users, dim)
 
-    def score(self, user_BD: Tensor, item_BD: Tensor) -> Tensor:
+    def score(self, user: Tensor, item: Tensor) -> Tensor:
         """Scores `[B]` of rows `[B, D]`."""
-        products_B = (user_BD[:, :-1] * item_BD[:, :-1]).sum(dim=1)
-        return products_B + user_BD[:, -1] + item_BD[:, -1]
+        products_B = (user[:, :-1] * item[:, :-1]).sum(dim=1)
+        return products_B + user[:, -1] + item[:, -1]
 
 
-class NCF(_UserAndItem):
+class NCF(_Factors):
     """Neural collaborative filtering, NeuMF (He et al., WWW 2017).
 
     Scores by a product and by a network, joined in the last layer: the first half of a row's values
@@ -118,10 +90,10 @@ class NCF(_UserAndItem):
         self.head = nn.Sequential(*layers([2 * (dim - self.split), *head], nn.PReLU), nn.ReLU())
         self.joined = nn.Linear(self.split + head[-1], 1)
 
-    def score(self, user_BD: Tensor, item_BD: Tensor) -> Tensor:
+    def score(self, user: Tensor, item: Tensor) -> Tensor:
         """Scores `[B]` of rows `[B, D]`."""
         half = self.split
-        both = torch.cat([user_BD[:, half:], item_BD[:, half:]], dim=1)
-        joined = [user_BD[:, :half] * item_BD[:, :half], self.head(self.dropout(both))]
+        both = torch.cat([user[:, half:], item[:, half:]], dim=1)
+        joined = [user[:, :half] * item[:, :half], self.head(self.dropout(both))]
         score_B: Tensor = self.joined(torch.cat(joined, dim=1)).squeeze(1)
         return score_B

@@ -7,7 +7,7 @@ Shape legend
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -74,3 +74,49 @@ def scaled_table(rows: int, dim: int) -> nn.Embedding:
     table = nn.Embedding(rows, dim)
     nn.init.normal_(table.weight, std=0.1)
     return table
+
+
+class Inputs(NamedTuple):
+    """The arguments of `models.DIN.forward`, or of its `score_items`."""
+
+    user: Tensor
+    target: Tensor
+    target_category: Tensor
+    history: Tensor
+    history_category: Tensor
+    mask: Tensor
+
+
+class UserAndItem(nn.Module):
+    """A recommender that scores what it makes of a user and what it makes of an item.
+
+    A model gives `of_user`, `score`, and `of_item` if an item is more than its table's row.
+    """
+
+    item_embedding: nn.Embedding
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return the logits `[B, 2]` of (not taken, taken) of `Inputs`."""
+        given = Inputs(*inputs)
+        item = self.of_item(given)
+        return as_logits(self.score(self.of_user(given), item))
+
+    def score_items(self, *inputs: Tensor) -> Tensor:
+        """Return the scores `[U, C]` of C candidates a user; see `models.DIN.score_items`."""
+        given = Inputs(*inputs)
+        zero = torch.zeros_like(given.user)
+        user = self.of_user(given._replace(target=zero, target_category=zero))
+        return by_pairs(user, self.of_item(given), self.score)
+
+    def of_item(self, given: Inputs) -> Tensor:
+        """Values `[..., D]` of candidates."""
+        rows: Tensor = self.item_embedding(given.target)
+        return rows
+
+    def of_user(self, given: Inputs) -> Tensor:
+        """Values `[B, ...]` of users; masked positions of their histories read the target."""
+        raise NotImplementedError
+
+    def score(self, user: Tensor, item: Tensor) -> Tensor:
+        """Scores `[B]` of as many users and items."""
+        raise NotImplementedError

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.histories import as_logits, by_pairs, rows_of, scaled_table
+from models.histories import Inputs, UserAndItem, rows_of, scaled_table
 
 
-class SASRec(nn.Module):
+class SASRec(UserAndItem):
     """Score an item by its product with what attention makes of the history.
 
     Positions count from the latest item backwards, so that histories of any length end alike. An
@@ -47,38 +47,12 @@ class SASRec(nn.Module):
         self.blocks = nn.ModuleList(_Block(dim, dropout) for _ in range(blocks))
         self.norm = nn.LayerNorm(dim)
 
-    def forward(
-        self,
-        user: Tensor,
-        target: Tensor,
-        target_category: Tensor,
-        history: Tensor,
-        history_category: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        """Return the logits `[B, 2]` of (not taken, taken); arguments as of `models.DIN`.
+    def of_user(self, given: Inputs) -> Tensor:
+        """What attention makes of histories, `[B, D]`; zero of an empty one.
 
         The real items of a row of `history` stand first, the latest of them last.
         """
-        item_BD = self.item_embedding(target)
-        return as_logits((self._of_users(target, history, mask) * item_BD).sum(dim=1))
-
-    def score_items(
-        self,
-        user: Tensor,
-        target: Tensor,
-        target_category: Tensor,
-        history: Tensor,
-        history_category: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        """Return the scores `[U, C]` of C candidates a user; see `models.DIN.score_items`."""
-        latest_UD = self._of_users(torch.zeros_like(user), history, mask)
-        items = self.item_embedding(target)
-        return by_pairs(latest_UD, items, lambda latest, item: (latest * item).sum(dim=1))
-
-    def _of_users(self, target: Tensor, history: Tensor, mask: Tensor) -> Tensor:
-        """What attention makes of histories, `[B, D]`; zero of an empty one."""
+        _, target, _, history, _, mask = given
         length_B, width = mask.sum(dim=1), self.item_embedding.embedding_dim
         if not history.shape[1]:
             rows_BD: Tensor = self.item_embedding(target)
@@ -95,6 +69,10 @@ class SASRec(nn.Module):
         last_B1D = (length_B - 1).clamp(min=0)[:, None, None].expand(-1, 1, width)
         latest_BD = self.norm(values_BLD.gather(1, last_B1D).squeeze(1))
         return torch.where(length_B[:, None] > 0, latest_BD, 0.0)
+
+    def score(self, user: Tensor, item: Tensor) -> Tensor:
+        """Products `[B]` of rows `[B, D]`."""
+        return (user * item).sum(dim=1)
 
 
 class _Block(nn.Module):
