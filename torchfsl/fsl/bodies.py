@@ -49,7 +49,8 @@ class Body:
     def parts(self) -> Pieces:
         """The body's bytes in order, large ones uncopied."""
         values = (getattr(self, name) for name in self.__match_args__)
-        return tuple(p for v in values for p in (v if isinstance(v, tuple) else (v,)))
+        pieces = (value.parts() if isinstance(value, Body) else value for value in values)
+        return tuple(p for v in pieces for p in (v if isinstance(v, tuple) else (v,)))
 
     def message(self, plan: Plan, party: int, round_number: int, client: int = 0) -> bytes:
         """The message that carries this body; see `messages.encode`."""
@@ -171,10 +172,6 @@ class FetchAnswer(Body):
     digests: ModelDigest
     answer: AnswerBody
 
-    def parts(self) -> Pieces:
-        """See `Body.parts`."""
-        return (*self.digests.parts(), *self.answer.parts())
-
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
         digests = ModelDigest.decode(plan, view)
@@ -188,10 +185,6 @@ class FetchModel(Body):
     kind = Kind.FETCH_MODEL
     answer: FetchAnswer
     clear: Buffer = field(repr=False)
-
-    def parts(self) -> Pieces:
-        """See `Body.parts`."""
-        return (*self.answer.parts(), self.clear)
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
@@ -224,10 +217,6 @@ class ModelBody(Body):
     kind = Kind.MODEL
     digests: ModelDigest
     clear: Buffer = field(repr=False)
-
-    def parts(self) -> Pieces:
-        """See `Body.parts`."""
-        return (*self.digests.parts(), self.clear)
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
