@@ -8,5 +8,6 @@ that are 0 or equal), `bfv_parameters` and `homomorphic` (ciphertexts that add u
 
 Invariant: nothing here draws from a generator of torch, NumPy or `random`.
 
-`signing`: Ed25519 signatures of audited rounds.
+`signing`: Ed25519 signatures of audited rounds. `private_key`: what their keys and
+those of `hpke` share.
 """

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives import hpke, serialization
+from cryptography.hazmat.primitives import hpke
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from torchfsl.crypto import aead
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.kdf import SEED_BYTES
+from torchfsl.crypto.private_key import PrivateKey
 from torchfsl.errors import ParameterError, ProtocolError
 
 HPKE_BYTES: Final = 48
@@ -24,35 +25,11 @@ HPKE_BYTES: Final = 48
 _SUITE: Final = hpke.Suite(hpke.KEM.X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.AES_128_GCM)
 
 
-class SealKey:
+class SealKey(PrivateKey):
     """A private key that opens what was sealed to its public one. Secret."""
 
-    def __init__(self, private: X25519PrivateKey) -> None:
-        """See `generate`."""
-        self._private = private
-
-    def __repr__(self) -> str:
-        return f"SealKey({self.public.hex()})"
-
-    @classmethod
-    def generate(cls) -> Self:
-        """A fresh key."""
-        return cls(X25519PrivateKey.generate())
-
-    @classmethod
-    def from_pem(cls, pem: bytes) -> Self:
-        """A key from a file.
-
-        Raises:
-            ParameterError: it is no X25519 key in PEM, without a password.
-        """
-        try:
-            private = serialization.load_pem_private_key(pem, None)
-        except (ValueError, TypeError) as error:
-            raise ParameterError(f"not a private key: {error}") from None
-        if not isinstance(private, X25519PrivateKey):
-            raise ParameterError("not a private key for seals: these are X25519")
-        return cls(private)
+    _private: X25519PrivateKey
+    kind, use = X25519PrivateKey, "seals: these are X25519"
 
     @classmethod
     def from_raw(cls, raw: bytes) -> Self:
@@ -63,11 +40,6 @@ class SealKey:
     def raw(self) -> bytes:
         """The private key, 32 bytes. Secret."""
         return self._private.private_bytes_raw()
-
-    @property
-    def public(self) -> bytes:
-        """The public key, 32 bytes; in hex it stands in `Plan.server_keys`."""
-        return self._private.public_key().public_bytes_raw()
 
     def unseal(self, info: bytes, sealed: bytes) -> bytes:
         """Inverse of `seal`.

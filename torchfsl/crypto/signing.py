@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Final
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from torchfsl.crypto.kdf import frame
-from torchfsl.errors import ParameterError
+from torchfsl.crypto.private_key import PrivateKey
 
 SIGNATURE_BYTES: Final = 64
 
 
-class SignKey:
+class SignKey(PrivateKey):
     """A private key for signatures. Secret."""
 
-    def __init__(self, private: Ed25519PrivateKey) -> None:
-        """See `generate`."""
-        self._private = private
-
-    def __repr__(self) -> str:
-        return f"SignKey({self.public.hex()})"
-
-    @classmethod
-    def generate(cls) -> Self:
-        """A fresh key."""
-        return cls(Ed25519PrivateKey.generate())
-
-    @classmethod
-    def from_pem(cls, pem: bytes) -> Self:
-        """A key from a file.
-
-        Raises:
-            ParameterError: it is no Ed25519 key in PEM, without a password.
-        """
-        try:
-            private = serialization.load_pem_private_key(pem, None)
-        except (ValueError, TypeError) as error:
-            raise ParameterError(f"not a private key: {error}") from None
-        if not isinstance(private, Ed25519PrivateKey):
-            raise ParameterError("not a private key for signatures: these are Ed25519")
-        return cls(private)
-
-    @property
-    def public(self) -> bytes:
-        """The public key, 32 bytes."""
-        return self._private.public_key().public_bytes_raw()
+    _private: Ed25519PrivateKey
+    kind, use = Ed25519PrivateKey, "signatures: these are Ed25519"
 
     def sign(self, label: bytes, *parts: bytes) -> bytes:
         """A signature of `SIGNATURE_BYTES` over the framed label and parts."""
