@@ -39,18 +39,9 @@ _LAYOUT: Final = struct.Struct("<4sBBHHHIQQ32s")
 
 
 class Kind(IntEnum):
-    """Message kinds."""
+    """Message kinds, in the order of the table above."""
 
-    WEIGHTS = 1
-    READY = 2
-    DEALING = 3
-    TREES = 4
-    PRODUCTS = 5
-    QUERY = 6
-    INPUT = 7
-    ANSWER = 8
-    SERVE = 9
-    SUM = 10
+    WEIGHTS, READY, DEALING, TREES, PRODUCTS, QUERY, INPUT, ANSWER, SERVE, SUM = range(1, 11)
 
 
 PHASES: Final = {

@@ -55,14 +55,9 @@ SIGNATURE_BYTES: Final = 64
 
 
 class Kind(IntEnum):
-    """Message kinds."""
+    """Message kinds, in the order of the table above."""
 
-    KEY = 1
-    MODEL = 2
-    UPDATE = 3
-    RECEIPT = 4
-    SUM = 5
-    VALUE = 6
+    KEY, MODEL, UPDATE, RECEIPT, SUM, VALUE = range(1, 7)
 
 
 Message: TypeAlias = framing.Message[Kind]

@@ -46,16 +46,9 @@ TAG_BYTES: Final = 16
 
 
 class Kind(IntEnum):
-    """Message kinds."""
+    """Message kinds, in the order of the table above."""
 
-    HELLO = 1
-    COHORT = 2
-    MODEL = 3
-    SHARES = 4
-    MASKED = 5
-    SURVIVORS = 6
-    RELAY = 7
-    ANSWER = 8
+    HELLO, COHORT, MODEL, SHARES, MASKED, SURVIVORS, RELAY, ANSWER = range(1, 9)
 
 
 Message: TypeAlias = framing.Message[Kind]
