@@ -167,4 +167,30 @@ struct TreeArguments {
   Trees trees = {};
 };
 
+// Both parties' leaves, as hints, check words and tags are made from.
+template <class Args>
+void take_leaves(Args& args, const In& leaf0, const In& leaf1) {
+  args.num_trees = leaf0.ndim() ? leaf0.shape(0) : 0;
+  args.leaf[0] = data_of<std::uint8_t>(leaf0, "leaf0", {args.num_trees, 16});
+  args.leaf[1] = data_of<std::uint8_t>(leaf1, "leaf1", {args.num_trees, 16});
+}
+
+// Whether the trees share one table.
+inline bool checked_shared(const In& table, const Trees& trees) {
+  const bool shared = table.shape(0) == 1;
+  if (!shared && table.shape(0) != trees.num_trees) {
+    refuse("table must have one entry, or one a tree");
+  }
+  return shared;
+}
+
+// The table that answers are from, a row a leaf.
+template <class Args>
+void take_table(Args& args, const In& table, const Trees& trees) {
+  args.table = data_of<std::uint8_t>(table, "table", 3);
+  args.shared_table = checked_shared(table, trees);
+  if (table.shape(1) != trees.num_leaves) refuse("table must have num_leaves rows");
+  args.row_bytes = table.shape(2);
+}
+
 }  // namespace fsl::arguments

@@ -113,9 +113,7 @@ Bytes hint_gen(const nb::bytes& key_bytes, const In& leaf0, const In& leaf1, con
   if (nu < 0 || nu > 24) refuse("nu must be in [0, 24]");
   fsl::HintArgs args = {};
   args.key = &key;
-  args.num_trees = leaf0.ndim() ? leaf0.shape(0) : 0;
-  args.leaf[0] = data_of<std::uint8_t>(leaf0, "leaf0", {args.num_trees, 16});
-  args.leaf[1] = data_of<std::uint8_t>(leaf1, "leaf1", {args.num_trees, 16});
+  take_leaves(args, leaf0, leaf1);
   args.values = data_of<std::uint8_t>(values, "values", 2);
   args.slots = data_of<std::uint64_t>(slots, "slots", {args.num_trees});
   if (values.shape(0) != args.num_trees) refuse("values must have one row a tree");
@@ -238,13 +236,7 @@ Bytes answer(const nb::bytes& key_tree, const In& roots, const In& cw, const In&
   const TreeArguments arguments(key_tree, roots, cw, cw_right, num_leaves);
   const fsl::Trees& trees = arguments.trees;
   fsl::AnswerArgs args = {};
-  args.table = data_of<std::uint8_t>(table, "table", 3);
-  args.shared_table = table.shape(0) == 1;
-  if (!args.shared_table && table.shape(0) != trees.num_trees) {
-    refuse("table must have one entry, or one a tree");
-  }
-  if (table.shape(1) != trees.num_leaves) refuse("table must have num_leaves rows");
-  args.row_bytes = table.shape(2);
+  take_table(args, table, trees);
   const unsigned threads = checked_threads(num_threads);
   ByteBuffer out({trees.num_trees, args.row_bytes});
   {
@@ -265,10 +257,7 @@ Bytes answer_bits(const nb::bytes& key_tree, const nb::bytes& key_bits, const In
   const auto num_leaves = static_cast<std::int64_t>((args.num_rows - 1) / fsl::kBitRows + 1);
   const TreeArguments arguments(key_tree, roots, cw, cw_right, num_leaves);
   const fsl::Trees& trees = arguments.trees;
-  args.shared_table = table.shape(0) == 1;
-  if (!args.shared_table && table.shape(0) != trees.num_trees) {
-    refuse("table must have one entry, or one a tree");
-  }
+  args.shared_table = checked_shared(table, trees);
   const fsl::KeySchedule key = schedule_of(key_bits);
   args.key = &key;
   args.words = data_of<std::uint8_t>(words, "words", {trees.num_trees, 16});

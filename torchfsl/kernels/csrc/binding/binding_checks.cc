@@ -33,9 +33,7 @@ Bytes check_gen(const nb::bytes& key, const In& leaf0, const In& leaf1, const In
   const fsl::LeafKeys keys = leaf_keys_of(key);
   fsl::CheckGenArgs args = {};
   args.keys = &keys;
-  args.num_trees = leaf0.ndim() ? leaf0.shape(0) : 0;
-  args.leaf[0] = data_of<std::uint8_t>(leaf0, "leaf0", {args.num_trees, 16});
-  args.leaf[1] = data_of<std::uint8_t>(leaf1, "leaf1", {args.num_trees, 16});
+  take_leaves(args, leaf0, leaf1);
   args.alpha = data_of<std::uint64_t>(leaf, "leaf", {args.num_trees});
   args.first_tree = checked_first_tree(first_tree, args.num_trees);
   const unsigned threads = checked_threads(num_threads);
@@ -89,13 +87,7 @@ struct Retrieval {
     const fsl::Trees& trees = arguments.trees;
     fsl::AuthenticateArgs args = {};
     args.key = &key;
-    args.table = data_of<std::uint8_t>(table, "table", 3);
-    args.shared_table = table.shape(0) == 1;
-    if (!args.shared_table && table.shape(0) != trees.num_trees) {
-      refuse("table must have one entry, or one a tree");
-    }
-    if (table.shape(1) != trees.num_leaves) refuse("table must have num_leaves rows");
-    args.row_bytes = table.shape(2);
+    take_table(args, table, trees);
     args.digests =
         data_of<std::uint8_t>(digests, "digests", {table.shape(0), trees.num_leaves, 16});
     job = {trees, args, answers.data(), tags.data()};
@@ -160,9 +152,7 @@ Bytes tags(const nb::bytes& key_mac, const In& leaf0, const In& leaf1, const In&
   const fsl::KeySchedule key = schedule_of(key_mac);
   fsl::TagsArgs args = {};
   args.key = &key;
-  args.num_trees = leaf0.ndim() ? leaf0.shape(0) : 0;
-  args.leaf[0] = data_of<std::uint8_t>(leaf0, "leaf0", {args.num_trees, 16});
-  args.leaf[1] = data_of<std::uint8_t>(leaf1, "leaf1", {args.num_trees, 16});
+  take_leaves(args, leaf0, leaf1);
   args.digests = data_of<std::uint8_t>(digests, "digests", {args.num_trees, 16});
   const unsigned threads = checked_threads(num_threads);
   ByteBuffer out({args.num_trees, 16});

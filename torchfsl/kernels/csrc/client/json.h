@@ -12,22 +12,24 @@ class Json {
  public:
   explicit Json(View text) : text_(reinterpret_cast<const char*>(text.data()), text.size()) {}
 
-  // Calls `field(key)` for every member in order, which reads its value.
+  // Calls `field(key)` for every member in order, which reads its value. Returns their number.
   template <class F>
-  void object(F field) {
+  unsigned object(F field) {
     const std::string outer = path_;
     take('{');
     std::string before;
-    for (bool first = true; !taken('}'); first = false) {
-      if (!first) take(',');
+    unsigned fields = 0;
+    for (; !taken('}'); ++fields) {
+      if (fields) take(',');
       const std::string key = string();
-      if (!first && key <= before) bad("keys are not sorted");
+      if (fields && key <= before) bad("keys are not sorted");
       take(':');
       path_ = outer.empty() ? key : outer + "." + key;
       field(key);
       before = key;
     }
     path_ = outer;
+    return fields;
   }
   template <class F>
   void array(F item) {

@@ -34,9 +34,7 @@ u64 natural(Json& json) {
 
 Encoding read_encoding(Json& json) {
   Encoding e;
-  unsigned seen = 0;
-  json.object([&](const std::string& key) {
-    ++seen;
+  const unsigned seen = json.object([&](const std::string& key) {
     if (key == "clip") {
       e.clip = json.number();
     } else if (key == "frac_bits") {
@@ -65,9 +63,7 @@ Encoding read_encoding(Json& json) {
 
 Tensor read_tensor(Json& json) {
   Tensor t;
-  unsigned seen = 0;
-  json.object([&](const std::string& key) {
-    ++seen;
+  const unsigned seen = json.object([&](const std::string& key) {
     if (key == "dtype") {
       t.dtype = json.choice({"float16", "float32", "float64"});
     } else if (key == "name") {
@@ -88,26 +84,25 @@ Tensor read_tensor(Json& json) {
 
 Segment read_segment(Json& json) {
   Segment s;
-  unsigned seen = 0;  // of the fields that are always there
+  unsigned optional = 0;
   const auto small = [&](u64 most) {
     const u64 value = natural(json);
     if (value > most) json.bad("out of range");
     return static_cast<unsigned>(value);
   };
-  json.object([&](const std::string& key) {
-    ++seen;
+  const unsigned seen = json.object([&](const std::string& key) {
     if (key == "check_bytes") {
       s.check_bytes = small(kCheckBytes);
     } else if (key == "download") {
-      --seen;
+      ++optional;
       s.download = 1 + json.choice({"float16", "bfloat16"});
     } else if (key == "encoding") {
-      --seen;
+      ++optional;
       s.own = read_encoding(json);
     } else if (key == "k_max") {
       s.k_max = natural(json);
     } else if (key == "l2_bound") {
-      --seen;
+      ++optional;
       s.l2_bound = natural(json);
       if (!s.l2_bound) json.bad("stands in a plan only where it is not 0");
     } else if (key == "m") {
@@ -138,7 +133,7 @@ Segment read_segment(Json& json) {
       json.unsupported();
     }
   });
-  if (seen != 14) json.bad("a segment lacks a field");
+  if (seen - optional != 14) json.bad("a segment lacks a field");
   return s;
 }
 
@@ -313,11 +308,10 @@ void permute(const Plan& plan, Segment& s) {
 }
 
 void read_fields(Json& json, Plan& plan) {
-  unsigned seen = 0;
-  json.object([&](const std::string& key) {
-    ++seen;
+  unsigned optional = 0;
+  const unsigned seen = json.object([&](const std::string& key) {
     const auto later = [&](u64 value, u64 standing) {  // not in older plans
-      --seen;
+      ++optional;
       if (value == standing) json.bad("stands in a plan only where it is not the default");
       return value;
     };
@@ -382,7 +376,7 @@ void read_fields(Json& json, Plan& plan) {
     }
   });
   json.end();
-  if (seen != 18) json.bad("a field is missing");
+  if (seen - optional != 18) json.bad("a field is missing");
 }
 
 }  // namespace

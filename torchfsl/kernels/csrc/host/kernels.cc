@@ -135,14 +135,8 @@ void tree_path(const TreePathArgs& args, unsigned num_threads) {
   const Path& path = active_path();
   const std::size_t work = args.trees.depth ? args.trees.depth : 1;
   for_trees(args.trees.num_trees, work, num_threads, [&](std::size_t first, std::size_t count) {
-    TreePathArgs part = args;
+    TreePathArgs part = trees_from(args, first);
     part.trees.num_trees = count;
-    part.trees.roots += 16 * first;
-    part.trees.cw += 16 * first;
-    part.trees.cw_right += first;
-    part.x += first;
-    part.states += 16 * first;
-    part.smaller += first;
     path.tree_path(part);
   });
 }

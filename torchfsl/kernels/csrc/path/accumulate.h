@@ -28,8 +28,9 @@ struct Accumulation {
 };
 
 // Any payload: converts into scratch memory, then adds leaf by leaf. For ring values without a
-// lane, and for leaves of which there are too few for `add_registers`.
-template <class V, unsigned width>
+// lane, and for leaves of which there are too few for `add_registers`. To keep the shares, they
+// replace `a.conv` before the party's sign.
+template <class V, unsigned width, bool keep = false>
 void add_converted(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) {
   using L = Lanes<V, width>;
   const Conversion<V>& conversion = *a.conversion;
@@ -38,11 +39,12 @@ void add_converted(const Accumulation<V>& a, std::size_t count, std::uint8_t* ac
   const bool negate = a.args->party;
   for (std::size_t i = 0; i < count; ++i) {
     const typename L::R mask = L::splat(control_mask(conversion.masks + i * 16));
-    const std::uint8_t* conv = a.conv + i * leaf_bytes;
+    std::uint8_t* conv = a.conv + i * leaf_bytes;
     std::uint8_t* to = acc + i * payload;
     for_run<V, width>(payload, [&]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
       const auto word = L::chosen(L::template load<n>(a.hint + at), mask);
       const auto share = L::add(L::template load<n>(conv + at), word);
+      if constexpr (keep) L::template store<n>(conv + at, share);
       const auto old = L::template load<n>(to + at);
       L::template store<n>(to + at, negate ? L::sub(old, share) : L::add(old, share));
     });
@@ -118,24 +120,15 @@ using AddChunk = void (*)(const Accumulation<V>&, std::size_t, std::uint8_t*);
 
 template <class V>
 AddChunk<V> choose_add(unsigned width, std::size_t payload) {
-  switch (width) {
-    case 2:
-      return payload == 2   ? add_small<V, 2, 2>
-             : payload == 4 ? add_small<V, 4, 2>
-                            : add_converted<V, 2>;
-    case 3:
-      return add_converted<V, 3>;
-    case 4:
-      return payload == 4   ? add_small<V, 4, 4>
-             : payload == 8 ? add_small<V, 8, 4>
-                            : add_converted<V, 4>;
-    case 6:
-      return add_converted<V, 6>;
-    case 8:
-      return payload == 8 ? add_small<V, 8, 8> : add_converted<V, 8>;
-    default:
-      return add_converted<V, 16>;
-  }
+  return of_width(width, [&]<unsigned own>() -> AddChunk<V> {
+    if constexpr (own == 2 || own == 4) {
+      if (payload == 2 * own) return add_small<V, 2 * own, own>;
+    }
+    if constexpr (is_lane(own) && own <= 8) {
+      if (payload == own) return add_small<V, own, own>;
+    }
+    return add_converted<V, own>;
+  });
 }
 
 // Copies the hint, or fills a register with it if that is how add_small wants it.

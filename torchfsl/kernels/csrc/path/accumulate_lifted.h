@@ -76,29 +76,6 @@ void add_columns(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc,
   }
 }
 
-// Any width, leaf by leaf. Adds the shares of `count` leaves to `acc`; before party's sign they
-// also replace `a.conv`.
-template <class V, unsigned width>
-void add_and_keep(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) {
-  using L = Lanes<V, width>;
-  const Conversion<V>& conversion = *a.conversion;
-  convert_chunk<V>(conversion, count, a.conv);
-  const std::size_t payload = conversion.payload, leaf_bytes = conversion.leaf_bytes();
-  const bool negate = a.args->party;
-  for (std::size_t i = 0; i < count; ++i) {
-    const typename L::R mask = L::splat(control_mask(conversion.masks + i * 16));
-    std::uint8_t* const conv = a.conv + i * leaf_bytes;
-    std::uint8_t* const to = acc + i * payload;
-    for_run<V, width>(payload, [&]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
-      const auto word = L::chosen(L::template load<n>(a.hint + at), mask);
-      const auto share = L::add(L::template load<n>(conv + at), word);
-      L::template store<n>(conv + at, share);
-      const auto old = L::template load<n>(to + at);
-      L::template store<n>(to + at, negate ? L::sub(old, share) : L::add(old, share));
-    });
-  }
-}
-
 // Adds what `count` <= kChunkLeaves leaves have at `shares`, `stride` bytes a leaf, to the sums.
 template <unsigned width>
 void lift_leaves(const std::uint8_t* shares, std::size_t stride, std::size_t count,
@@ -121,7 +98,7 @@ void lift_leaves(const std::uint8_t* shares, std::size_t stride, std::size_t cou
 template <class V, unsigned width>
 void add_leaves(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc,
                 const LeafTotals& to) {
-  add_and_keep<V, width>(a, count, acc);
+  add_converted<V, width, true>(a, count, acc);
   lift_leaves<width>(a.conv, a.conversion->leaf_bytes(), count, to);
 }
 

@@ -143,28 +143,11 @@ using CombineHints = void (*)(const HintArgs&, std::size_t, std::size_t, std::si
                               const std::uint8_t*, const std::uint8_t*);
 
 template <class V>
-CombineHints<V> choose_combine(unsigned width) {
-  switch (width) {
-    case 2:
-      return combine_hints<V, 2>;
-    case 3:
-      return combine_hints<V, 3>;
-    case 4:
-      return combine_hints<V, 4>;
-    case 6:
-      return combine_hints<V, 6>;
-    case 8:
-      return combine_hints<V, 8>;
-    default:
-      return combine_hints<V, 16>;
-  }
-}
-
-template <class V>
 void hint_gen(const HintArgs& args, void* memory) {
   Arena arena(memory);
   const Conversion<V> conversion(*args.key, args.payload, arena);
-  const CombineHints<V> combine = choose_combine<V>(args.width);
+  const auto combine = of_width(
+      args.width, []<unsigned width>() -> CombineHints<V> { return combine_hints<V, width>; });
   std::uint8_t* const states = arena.take<std::uint8_t>((kChunkLeaves + V::kLanes) * 16);
   std::uint8_t* const conv[2] = {conversion.take_output(arena), conversion.take_output(arena)};
   for (std::size_t first = 0; first < args.num_trees; first += conversion.chunk) {

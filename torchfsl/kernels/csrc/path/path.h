@@ -61,6 +61,18 @@ struct TreePathArgs {
   std::uint8_t* smaller;  // [T], this party's share of [x < alpha]
 };
 
+// The arguments of the trees from `first` on. Static, as each path has its own instructions.
+static inline TreePathArgs trees_from(const TreePathArgs& args, std::size_t first) {
+  TreePathArgs rest = args;
+  rest.trees.roots += 16 * first;
+  rest.trees.cw += 16 * first;
+  rest.trees.cw_right += first;
+  rest.x += first;
+  rest.states += 16 * first;
+  rest.smaller += first;
+  return rest;
+}
+
 struct ConvertArgs {
   const KeySchedule* key;
   const std::uint8_t* states;

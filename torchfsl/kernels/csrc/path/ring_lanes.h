@@ -15,6 +15,25 @@ namespace {
 // Widths that are lanes of a register themselves.
 constexpr bool is_lane(unsigned width) { return width != 3 && width != 6; }
 
+// What `choose` has for the width, which `checked_width` has checked.
+template <class F>
+auto of_width(unsigned width, F choose) {
+  switch (width) {
+    case 2:
+      return choose.template operator()<2>();
+    case 3:
+      return choose.template operator()<3>();
+    case 4:
+      return choose.template operator()<4>();
+    case 6:
+      return choose.template operator()<6>();
+    case 8:
+      return choose.template operator()<8>();
+    default:
+      return choose.template operator()<16>();
+  }
+}
+
 // Loads, stores and lane width for runs of `width`-byte values.
 template <class V, unsigned width>
 struct Lanes {

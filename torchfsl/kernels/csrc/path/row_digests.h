@@ -32,20 +32,20 @@ FSL_INLINE void turn(W& x) {
   x = x >> by | x << (32 - by);
 }
 
-template <class W>
-FSL_INLINE void mix(W& a, W& b, W& c, W& d, const W& x, const W& y) {
+template <int by, int then, class W>
+FSL_INLINE void mix_one(W& a, W& b, W& c, W& d, const W& x) {
   a += b + x;
   d ^= a;
-  turn<16>(d);
+  turn<by>(d);
   c += d;
   b ^= c;
-  turn<12>(b);
-  a += b + y;
-  d ^= a;
-  turn<8>(d);
-  c += d;
-  b ^= c;
-  turn<7>(b);
+  turn<then>(b);
+}
+
+template <class W>
+FSL_INLINE void mix(W& a, W& b, W& c, W& d, const W& x, const W& y) {
+  mix_one<16, 12>(a, b, c, d, x);
+  mix_one<8, 7>(a, b, c, d, y);
 }
 
 // Takes in the block `m`, after which `end` bytes have been taken in, into the state `h`. W is a

@@ -64,18 +64,6 @@ inline void walk_group(const typename V::Key& key, const TreePathArgs& args) {
   }
 }
 
-// The arguments of the trees from `first` on.
-inline TreePathArgs trees_from(const TreePathArgs& args, std::size_t first) {
-  TreePathArgs rest = args;
-  rest.trees.roots += 16 * first;
-  rest.trees.cw += 16 * first;
-  rest.trees.cw_right += first;
-  rest.x += first;
-  rest.states += 16 * first;
-  rest.smaller += first;
-  return rest;
-}
-
 // The last `count` trees, fewer than a full group, through padded copies.
 template <class V, int n>
 void walk_rest(const typename V::Key& key, const TreePathArgs& args, std::size_t count) {
