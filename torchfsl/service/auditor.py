@@ -230,7 +230,7 @@ class AuditorProcess:
 
 
 class _PastNoise:
-    """What a server added in rounds that its auditor passed, on disk."""
+    """The noise that a server added in rounds that its auditor passed, on disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -103,7 +103,7 @@ class Auditor:
             offered: what `offer` gave for this round; what it gave last unless given.
 
         Raises:
-            DecodeError: it is none, or of the other server.
+            DecodeError: not a transcript, or that of the other server.
             ProtocolError: its record is not signed, or noise of a past round is not held. This
                 names no server.
         """
