@@ -41,7 +41,7 @@ class Setting:
 
     Attributes:
         name: On the page.
-        metric: What its figures are.
+        metric: Name of its figures.
         make: Builds the task from a seed.
         optimizer: Of the clients.
         rate: Its learning rate.

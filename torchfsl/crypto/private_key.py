@@ -36,7 +36,7 @@ class PrivateKey:
         """A key from a file.
 
         Raises:
-            ParameterError: it is no key of this kind in PEM, without a password.
+            ParameterError: it is not a key of this kind in PEM, without a password.
         """
         try:
             private = serialization.load_pem_private_key(pem, None)
