@@ -10,8 +10,9 @@ from scripts.reproduction.results import Figures, read_results
 
 
 def runs_of() -> list[Figures]:
-    """All runs, the weakest protection first."""
-    return sorted(read_results("privacy").values(), key=_order)
+    """Runs that were evaluated on test items, the weakest protection first."""
+    runs = read_results("privacy").values()
+    return sorted((run for run in runs if run["evaluate"] == "test"), key=_order)
 
 
 def _order(run: Figures) -> tuple[float, str, int]:

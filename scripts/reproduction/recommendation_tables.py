@@ -111,7 +111,7 @@ def _mean_of(group: list[Figures], part: str, name: str) -> str:
 )
 def _rankings(runs: list[Figures]) -> Iterator[Figures]:
     """Two rows for each model, with central training of its data, preset and rounds."""
-    groups = _groups(runs)
+    groups = [_most_ranked(group) for group in _groups(runs)]
     yardsticks = {_yardstick(group[0]): group for group in groups if _is_central(group[0])}
     for group in [group for group in groups if not _is_central(group[0])]:
         beside = yardsticks.get(_yardstick(group[0]), [])
@@ -129,6 +129,12 @@ def _rankings(runs: list[Figures]) -> Iterator[Figures]:
                 "gap": ", ".join(_gap(*pair) for pair in pairs) if beside else "-",
                 "popular": _mean_of(group, "baselines", f"popularity_{prefix}hr10"),
             }  # fmt: skip
+
+
+def _most_ranked(group: list[Figures]) -> list[Figures]:
+    """The runs whose rankings have the most users: means are over equal rankings."""
+    users = [run.get("ranking", run)["catalogue_users"] for run in group]
+    return [run for run, count in zip(group, users, strict=True) if count == max(users)]
 
 
 def _is_central(run: Figures) -> bool:
