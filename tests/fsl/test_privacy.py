@@ -440,7 +440,7 @@ def test_a_task_beside_another_takes_its_part_of_the_budget() -> None:
         ({**FEW, "band": 0}, "overlap"),
         ({**FEW, "max_participations": -1}, "choose max_participations from 0"),
         ({**FEW, "min_separation": 90}, "1 to 89"),
-        ({**FEW, "clients": 21_000}, "plan with max_clients=943, more clients"),
+        ({**FEW, "clients": 21_000}, "choose one of max_clients=943, more clients"),
         ({**MANY, "clients": 11_100}, "do not fill 89 rounds"),
     ],
 )
@@ -450,6 +450,21 @@ def test_a_wish_that_cannot_be_met_is_refused_with_what_would_do(
     pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
     with raises(ParameterError, "participation-limit") as caught:
         privacy.calibrate(room_plan(), epsilon=8.0, delta=1e-6, **wishes)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "text"),
+    [
+        ({"epsilon": "8"}, "epsilon is '8': choose a number above 0"),
+        ({"epsilon": 0}, "epsilon is 0: choose a number"),
+        ({"lane_share": 1}, "lane_share is 1: choose a number above 0, at most 0.99"),
+        ({"share": 2.0}, "share is 2.0: choose a number above 0, at most 1"),
+    ],
+)
+def test_numbers_out_of_range_are_named(wishes: dict[str, Any], text: str) -> None:
+    with raises(ParameterError, "out-of-range") as caught:
+        privacy.calibrate(room_plan(), **{"epsilon": 8.0, "delta": 1e-6, **FEW, **wishes})
     assert text in str(caught.value)
 
 

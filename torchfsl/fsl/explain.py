@@ -126,6 +126,7 @@ def _private(plan: Plan) -> list[str]:
     if plan.lane_values:
         limits += " Without a count or weight (average='clients') the noise would be 5 % less."
     spread = math.sqrt(2) * plan.noise_sigma * plan.noise_growth / plan.max_clients / plan.l2_bound
+    norm = spread * math.sqrt(noise_values(plan))
     return [
         f"Protects one client number over the whole task: epsilon {found.epsilon_server:.2f} at "
         f"delta {_DELTA:g} against either server if the other adds its noise, and "
@@ -134,7 +135,8 @@ def _private(plan: Plan) -> list[str]:
         "Not hidden: who takes part, and when. Not protected: one person with several numbers; "
         "anybody, if both servers work together or leave out their noise.",
         f"Noise in a mean of {plan.max_clients} reports: {spread:.2g} times l2_bound on each "
-        "value. More clients a round, fewer participations or a larger epsilon lower it.",
+        f"value, so a norm of {norm:.3g} times the largest mean. More clients a round, fewer "
+        "participations or a larger epsilon lower it.",
         f"Each server draws {noise_values(plan):,} values a round and keeps {ring_bytes(plan):,} "
         "bytes of past noise on disk; a client sends and computes nothing for it.",
     ]

@@ -230,7 +230,7 @@ def calibrate(
     if not plan.l2_bound:
         raise ParameterError("noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)",
                              code="noise-without-bound")  # fmt: skip
-    _check_wish(epsilon, delta, clients, lane_share, share)
+    _check_ask(epsilon, delta, clients, lane_share, share)
     rounds = _checked_rounds(plan, delta, rounds)
     most, apart = max_participations or plan.max_participations, min_separation
     apart = plan.min_separation if apart == 1 else apart
@@ -263,11 +263,12 @@ def calibrate(
         ) from error
 
 
-def _check_wish(
-    epsilon: float, delta: float, clients: int, lane_share: float, share: float
-) -> None:
-    if not 0 < epsilon < math.inf or not 0 < lane_share < 1 or not 0 < share <= 1:
-        raise ParameterError("epsilon is finite and above 0, both shares between 0 and 1")
+def _check_ask(epsilon: float, delta: float, clients: int, lane_share: float, share: float) -> None:
+    limits = {"epsilon": (epsilon, 1e6), "lane_share": (lane_share, 0.99), "share": (share, 1)}
+    for name, (value, most) in limits.items():
+        if not isinstance(value, int | float) or not 0 < value <= most:
+            wish = f"{name} is {value!r}: choose a number above 0, at most {most:g}"
+            raise ParameterError(wish, code="out-of-range")
     if clients and delta * clients >= 1:
         raise ParameterError(
             f"delta is {delta:g} with {clients:,} clients: choose one below {1 / clients:.1g}, or "
@@ -310,10 +311,10 @@ def _check_clients(plan: Plan, rounds: int, count: int, apart: int, clients: int
         fits, fewer = count * clients // each, min(count * clients // rounds, clients // apart)
         ways = [f"max_clients={fewer}"] if fewer else []
         ways += [f"rounds={fits}"] if apart <= fits < rounds and apart * each <= clients else []
-        ways += ["more clients", "or more participations closer together"]
+        ways += ["more clients", "or a higher max_participations with a lower min_separation"]
         raise ParameterError(
             f"{clients} clients with {count} reports each, {apart} rounds apart, do not fill "
-            f"{rounds} rounds of {each}: plan with {', '.join(ways)}",
+            f"{rounds} rounds of {each}: choose one of {', '.join(ways)}",
             code="participation-limit",
         )
 

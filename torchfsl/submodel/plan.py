@@ -413,9 +413,10 @@ def _check_participation(plan: SubmodelPlan) -> None:
         )
     needs = ("l2_bound", "noise_sigma") if limits else ("l2_bound",)
     if missing := [name for name in needs if not getattr(plan, name)]:
+        what = "participation limits need" if limits else f"clip={plan.clip!r} needs"
         raise ParameterError(
-            f"participation limits, noise_taps and clip need {' and '.join(missing)}: see "
-            "torchfsl.privacy.calibrate",
+            f"{what} {' and '.join(missing)}: pass l2_bound=privacy.l2_bound(encoding, 1.0) to "
+            "make_plan, and let torchfsl.privacy.calibrate choose the noise",
             code="noise-without-bound",
         )
     if most < 0 or apart < 1 or (limits and not max(most, apart) <= rounds):

@@ -85,9 +85,9 @@ def check_taps(taps: tuple[int, ...], sigma: int, rounds: int) -> None:
     if not excess <= 1:
         fewer = math.ceil(math.log2(excess)) if excess < math.inf else 64
         raise ParameterError(
-            f"correlated noise of {sigma} units times {taps[0]}, which grows to {spread:.3g}, is "
-            f"beyond {MAX_SIGMA}: use {fewer} fewer frac_bits, or an l2_bound {1 << fewer} times "
-            "smaller",
+            f"correlated noise has draws of {sigma * taps[0]:.4g} units, at most {MAX_SIGMA} fit, "
+            f"and sums of {_TAIL * spread:.4g}, at most {1 << 31}: use at least {fewer} fewer "
+            f"frac_bits, or an l2_bound {1 << fewer} times smaller",
             code="invalid-taps",
         )
 
