@@ -202,7 +202,7 @@ def _grouped(plan: Plan) -> list[str]:
     if plan.proofs != "norm":
         proven = "Reports prove no share: proofs='norm' is of them"
     elif wider:
-        proven = f"Reports prove them but for {', '.join(wider)}"
+        proven = f"Reports prove them except {', '.join(wider)}"
     return [
         f"clip={plan.clip!r}: each of {count} groups (the dense part, every table) has a share of "
         f"{share} in l2_bound. {proven}. Epsilon depends on the whole norm alone"
