@@ -4,7 +4,8 @@
 # and what it could not run.
 #
 #   scripts/checks/native.sh         everything
-#   scripts/checks/native.sh --ci    what CI runs: GCC, sanitizers, constant time; two minutes
+#   scripts/checks/native.sh --ci    what CI runs: GCC, sanitizers, constant time; some minutes
+#   scripts/checks/native.sh --build compiles what --ci runs under sanitizers, and runs nothing
 #
 #   CXX             the compiler of the builds that CI runs (default: g++)
 #   FUZZ_SECONDS    time for each fuzz target (default: 20)
@@ -83,10 +84,23 @@ installed_core() {
     done
 }
 
+build_address() {
+    build address -DTORCHFSL_SELFTEST=ON -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_BUILD_TYPE=None \
+        -DTORCHFSL_SANITIZE=address,undefined -DTORCHFSL_CLIENT=ON -DTORCHFSL_CLIENT_TESTS=ON
+}
+
+build_threads() {
+    build threads -DTORCHFSL_SELFTEST=ON -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_BUILD_TYPE=None \
+        -DTORCHFSL_SANITIZE=thread
+}
+
+replay_addresses() {
+    build_address && "$BUILD/address/selftest" vectors "$BUILD/vectors.txt"
+}
+
 # Without the random addresses that the thread sanitizer of older compilers cannot place.
 replay_threads() {
-    build threads -DTORCHFSL_SELFTEST=ON -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_BUILD_TYPE=None \
-        -DTORCHFSL_SANITIZE=thread || return 1
+    build_threads || return 1
     local runner=()
     if setarch "$(uname -m)" -R true 2>/dev/null; then runner=(setarch "$(uname -m)" -R); fi
     "${runner[@]}" "$BUILD/threads/selftest" vectors "$BUILD/vectors.txt"
@@ -151,12 +165,13 @@ fuzz_client() {
         -verbosity=0 -artifact_prefix="$found-" "$found"
 }
 
-ci=0
+ci=0 build_only=0
 case ${1:-} in
 --ci) ci=1 ;;
+--build) build_only=1 ;;
 "") ;;
 *)
-    sed -n '2,13s/^# \{0,1\}//p' -- "${BASH_SOURCE[0]}" >&2
+    sed -n '2,14s/^# \{0,1\}//p' -- "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -168,6 +183,10 @@ for tool in cmake "$CXX" "$PYTHON"; do
 done
 cd -- "$ROOT" || exit 1
 mkdir -p -- "$BUILD"
+if [ "$build_only" = 1 ]; then
+    build_address && build_threads
+    exit
+fi
 "$PYTHON" -m scripts.generate.native_vectors >"$BUILD/vectors.txt" || exit 1
 
 core=$(installed_core)
@@ -180,8 +199,7 @@ else
     skip "constant time: valgrind is not installed"
 fi
 try "$CXX, address and undefined-behaviour sanitizers: vectors on every path" \
-    build_and_replay address -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_BUILD_TYPE=None \
-    -DTORCHFSL_SANITIZE=address,undefined -DTORCHFSL_CLIENT=ON -DTORCHFSL_CLIENT_TESTS=ON
+    replay_addresses
 try "$CXX, the same sanitizers: hostile inputs of the client core, failing allocations" \
     client_inputs
 try "$CXX, thread sanitizer: vectors on every path" replay_threads

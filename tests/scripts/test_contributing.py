@@ -89,6 +89,7 @@ WHOLE = [
     "set_up",
     "test -k x",
     "checks/flower.sh --ci",
+    "checks/native.sh --build",
     "checks/native.sh --ci",
     "checks/lint.sh",
     "docs",
@@ -105,8 +106,8 @@ def test_ci_runs_every_step_in_order(tmp_path: Path) -> None:
         ("test", 2),
         ("checks/flower.sh", 3),
         ("checks/native.sh", 4),
-        ("checks/lint.sh", 5),
-        ("docs", 6),
+        ("checks/lint.sh", 6),
+        ("docs", 7),
     ],
 )
 def test_ci_stops_at_the_first_step_that_fails(failing: str, count: int, tmp_path: Path) -> None:
