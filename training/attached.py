@@ -147,10 +147,9 @@ def _check_parts(settings: Encoding, hooks: Hooks) -> None:
     for part, _ in settings.parts:
         if part in encodings and part not in segments:
             raise ConfigError(
-                f"encoding.rest_clips has {part!r}, which fits no parameter outside tables that no "
-                f"earlier pattern has taken: of those that are left there are "
-                f"{', '.join(t.name for t in segments.get(REST, ())[:6])}, ...; tables have "
-                "rows_clip, and the narrower pattern goes first"
+                f"encoding.rest_clips has {part!r}, which fits none of the remaining parameters, "
+                f"{', '.join(t.name for t in segments.get(REST, ())[:6])}, ...: put the narrower "
+                "pattern first, and give tables rows_clip"
             )
 
 

@@ -204,7 +204,7 @@ class Config:
         if self.fsl.l2_norm and own_rings:
             raise ConfigError(
                 f"fsl.l2_norm is one norm in one unit, and encoding.{own_rings[0]} gives a segment "
-                "frac_bits of its own: set it to 0 and choose encoding.ring_bits, frac_bits and "
+                "other frac_bits: set it to 0 and choose encoding.ring_bits, frac_bits and "
                 "clip for all values, or leave out fsl.l2_norm"
             )
 
@@ -222,7 +222,7 @@ class Config:
         ):
             raise ConfigError(
                 "server.mean is 'trained', whose number plain and fsl open: choose one of them, or "
-                "'cohort'; presets ...-widths have sesa.mean"
+                "'cohort'. Presets ...-widths have sesa.mean"
             )
         pools = self.is_recommender or self.preset == "own"
         if self.aggregation == "central" and (not pools or self.dropouts):
@@ -242,7 +242,7 @@ class Config:
         if self.sesa.choice != "random":
             raise ConfigError(
                 f"sesa.choice is {self.sesa.choice!r}: sesa hides which shards a client trains, "
-                "and max_isolation counts on random ones; use plain, dense or fsl"
+                "and max_isolation counts on random ones. Use plain, dense or fsl"
             )
 
 

@@ -315,7 +315,7 @@ def refuse_idle(config: Config, preset: Config, options: Collection[str]) -> Non
     """
     for use in _idle(_SAVES_BYTES, config, preset):
         raise ConfigError(
-            f"{use.path} has no effect under {config.aggregation}: it is for {use.where}; leave it "
+            f"{use.path} has no effect under {config.aggregation}: it is for {use.where}. Leave it "
             "out of this run's settings"
         )
     for use in _idle(_SETTINGS, config, preset):

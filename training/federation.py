@@ -174,7 +174,7 @@ def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
             raise _in_settings(error) from error
         raise ConfigError(
             f"{cost}: add --above-break-even dense to send such segments whole (clients then "
-            "download them whole, too), --above-break-even keep to keep the trees, or let a client "
+            "also download them whole), --above-break-even keep to keep the trees, or let a client "
             "send less"
         ) from error
     return with_noise(config, plan, task.num_clients, listing_of(config, task))

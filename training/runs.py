@@ -47,7 +47,7 @@ class Run:
             summary = folder / "summary.json"
             told = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{folder} is no folder of a run: {error}") from error
+            raise ConfigError(f"{folder} is not the folder of a run: {error}") from error
         if not lines or len(lines[0]) < 2 or "exact" not in lines[0]:
             raise ConfigError(f"{folder} has no round yet, or is of another kind of experiment")
         metric = str(told.get("metric") or list(lines[0])[1])

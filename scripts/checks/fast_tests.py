@@ -59,7 +59,9 @@ def changed() -> list[str]:
     command = ["git", "-C", str(ROOT), *listing.split()]
     status = subprocess.run(command, capture_output=True, text=True, check=False)
     if status.returncode:
-        raise SystemExit(f"name a wing, one of {', '.join(wings())}: {status.stderr.strip()}")
+        raise SystemExit(
+            f"name a folder of tests, one of {', '.join(wings())}: {status.stderr.strip()}"
+        )
     return [entry[3:] for entry in status.stdout.split("\0") if entry]
 
 

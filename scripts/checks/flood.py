@@ -221,7 +221,7 @@ def run_phase(
     option("--files", 1024, "limit of open files of a server"),
     option("--seconds", 60.0, "of the flood in each phase"),
     option("--rate", 200.0, "connections a second and server"),
-    option("--held", 1500, "connections held to each server"),
+    option("--held", 1500, "connections kept open to each server"),
     option("--clients", 8),
 )
 def main(options: Options, folder: Path) -> Found:

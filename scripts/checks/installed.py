@@ -47,7 +47,7 @@ def main() -> None:
         updates[client] = {"items": SegmentUpdate(indices=chosen, values=values)}
     opened = run_round(servers, updates, round_number=0)
     if not np.array_equal(opened.sums["items"].reshape(rows, width), total):
-        raise SystemExit("the opened sum is not the plaintext sum")
+        raise SystemExit("the aggregate is not the plaintext sum")
     if servers[0].model.digest() != servers[1].model.digest():
         raise SystemExit("the servers' models differ")
     python = ".".join(str(part) for part in sys.version_info[:3])

@@ -412,7 +412,7 @@ def test_the_field_suffices_for_the_counts_of_all_segments_together() -> None:
     slots = segment("a").num_trees << 7
     carries = make_statement((segment("a"),), 48, "lanes", "count", 0).num_carries
     proof_shape.check_field(slots, 48, carries, 0)
-    with pytest.raises(ParameterError, match="too many to prove"):
+    with pytest.raises(ParameterError, match="too many to prove a bound on"):
         make_statement((segment("a"), segment("b")), 48, "lanes", "count", 0)
 
 

@@ -174,12 +174,12 @@ def test_rounds_that_were_opened_stay_spent(tmp_path: Path) -> None:
 def test_what_is_no_state_and_what_is_no_backup_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ParameterError, match="is no state folder"):
+    with pytest.raises(ParameterError, match="is not a state folder"):
         Backup.of_state(tmp_path)
     with pytest.raises(ParameterError, match="cannot read"):
         Backup.read(tmp_path / "nothing")
     write_whole(tmp_path / "other", arrays.encode({"task": np.zeros(3, np.uint8)}, {}))
-    with pytest.raises(DecodeError, match="is no backup that this library reads"):
+    with pytest.raises(DecodeError, match="is not a backup that this library reads"):
         Backup.read(tmp_path / "other")
     (tmp_path / "state.sqlite").write_bytes(b"no ledger, but long enough to be one" * 10)
     with pytest.raises(ParameterError, match="cannot read"):

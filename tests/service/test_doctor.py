@@ -59,7 +59,7 @@ def test_all_is_well_with_a_folder_of_development_certificates(
     ("name", "complaint"),
     [
         ("server-0.key", "is not the key of the certificate"),
-        ("server-1-seal.key", "is of another key than the one beside it"),
+        ("server-1-seal.key", "is of another key than the one in its folder"),
         ("client-1.key", "is not the key of the certificate"),
         ("owner.pem", "is not the key of the certificate"),
     ],
@@ -86,11 +86,11 @@ def test_only_the_peer_is_missing_before_the_other_server_is_started(
     [
         ({"tls_key": "owner.key"}, "certificate and key: "),
         ({"tls_cert": "server-1.pem"}, "certificate and key: "),
-        ({"tls_server_ca_0": "ca-server-1.pem"}, "authorities of their own"),
+        ({"tls_server_ca_0": "ca-server-1.pem"}, "expected three certificate authorities"),
         ({"tls_clients_ca": "missing.pem"}, "cannot read"),
         ({"listen": "192.0.2.1:7000"}, "listen: cannot listen on 192.0.2.1:7000"),
         ({"listen": "127.0.0.1:7009", "peer": "https://127.0.0.1:7009"}, "name the other's"),
-        ({"grpc_health": "7000"}, "'7000' is no address"),
+        ({"grpc_health": "7000"}, "got '7000'"),
         ({"state": "/proc/nowhere"}, "state: cannot write in /proc"),
         ({"colour": "red"}, "settings: unknown settings ['colour']"),
     ],

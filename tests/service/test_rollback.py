@@ -80,7 +80,7 @@ def test_both_servers_refuse_older_copies_of_their_folders(place: int, duo: Duo)
         duo.step(1, kind)
     put_back(duo, copied)
     for party in (0, 1):
-        with pytest.raises(LedgerError, match=r"is an old copy: .* could open a round a second"):
+        with pytest.raises(LedgerError, match=r"is an old copy: .* could open a round again"):
             start(duo, party)
 
 
@@ -143,10 +143,10 @@ def test_a_witness_that_is_gone_another_ones_or_inside_the_folder_is_refused(duo
     with pytest.raises(ParameterError, match="lies in the state folder"):
         Node(0, duo.folder / "0", duo.authorities, SETTINGS, witness=duo.folder / "0" / "witness")
     shutil.copy(duo.folder / "1.witness", duo.folder / "0.witness")
-    with pytest.raises(LedgerError, match="is the witness of another state"):
+    with pytest.raises(LedgerError, match="is the rollback counter of another state"):
         start(duo, 0)
     (duo.folder / "0.witness").unlink()
-    with pytest.raises(LedgerError, match="has no witness in"):
+    with pytest.raises(LedgerError, match="has no rollback counter in"):
         start(duo, 0)
 
 
@@ -211,9 +211,9 @@ def older_model(folder: Path) -> None:
 
 
 DAMAGES = {
-    lose_ledger: "is gone, and models, reports, opened.fsl beside it are of a server",
-    empty_ledger: "is gone, and models, reports, opened.fsl beside it are of a server",
-    new_ledger: "is empty or from before the witness",
+    lose_ledger: "is gone, and models, reports, opened.fsl in its folder are of an earlier server",
+    empty_ledger: "is gone, and models, reports, opened.fsl in its folder are of an earlier server",
+    new_ledger: "is empty or older than the rollback counter",
     scramble_ledger: "is damaged",
     lambda folder: shutil.rmtree(folder / "models"): "the current model in .* cannot be used",
     change_model: "the current model in .* cannot be used",

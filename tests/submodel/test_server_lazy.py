@@ -119,8 +119,8 @@ def test_only_touched_rows_are_computed() -> None:
     [
         ({"rates": {"w": math.nan}}, "rate is nan"),
         ({"rates": {"w": "fast"}}, "rate is 'fast'"),
-        ({"rates": [0.1]}, "no mapping"),
-        ({"rates": {3: 0.1}}, "no mapping"),
+        ({"rates": [0.1]}, "expected rates"),
+        ({"rates": {3: 0.1}}, "expected rates"),
         ({"beta1": 1.0}, r"both in \[0, 1\)"),
         ({"momentum": 0.9}, "lazy-adam takes neither"),
     ],

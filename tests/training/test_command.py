@@ -96,7 +96,7 @@ def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> No
         ("workers = 500", "workers is 500, clients_per_round"),
         (
             "[encoding]\nrest_ring_bits = 16\n[fsl]\nl2_norm = 1.0",
-            "fsl.l2_norm is one norm in one unit, and encoding.rest_ring_bits gives a segment frac",
+            "fsl.l2_norm is one norm in one unit, and encoding.rest_ring_bits gives a segment",
         ),
         (
             "[encoding]\nrows_ring_bits = 16\n[fsl]\nl2_norm = 1.0",
@@ -134,9 +134,9 @@ def test_wrong_settings_are_named(text: str, message: str, tmp_path: Path) -> No
         ("din", 'rest_ring_bits = 16\nrest_clips = ["*=0.1"]',
          "leaves no parameter for encoding.rest_clip: leave out the last pattern, '*=0.1'"),
         ("din", 'rest_ring_bits = 16\nrest_clips = ["attn.*=0.1"]',
-         "encoding.rest_clips has 'attn.*', which fits no parameter outside tables"),
+         "encoding.rest_clips has 'attn.*', which fits none of the remaining parameters"),
         ("din", 'rest_ring_bits = 16\nrest_clips = ["item_embedding.*=0.1"]',
-         "encoding.rest_clips has 'item_embedding.*', which fits no parameter outside tables"),
+         "encoding.rest_clips has 'item_embedding.*', which fits none of the remaining parameters"),
         ("din", 'rest_ring_bits = 16\nrest_clips = ["attention.*=0.1", "attention.4.*=0.01"]',
          "encoding.rest_clips has 'attention.4.*'"),
         ("din", "rest_ring_bits = 17", "encoding.rest_ring_bits and rest_clip: ring_bits is 17"),

@@ -286,7 +286,7 @@ def test_the_asked_are_others_as_many_as_the_fraction_says() -> None:
         ({"expansion": "dream"}, "expansion is 'dream'; choose one of private"),
         ({"frac_bits": 15}, "at most 14 of 32"),
         ({"label": "probabilities", "querying": "secure"}, "need a softmax"),
-        ({"control": "mixlocal", "expansion": "noise"}, "no labels of its own"),
+        ({"control": "mixlocal", "expansion": "noise"}, "makes no labels"),
         ({"control": "local", "querying": "secure"}, "asks nobody"),
     ],
 )

@@ -65,7 +65,9 @@ class Scheme:
         if self.degree not in RINGS:
             raise ParameterError(f"{self.degree} slots a ciphertext; choose one of {list(RINGS)}")
         if self.modulus % (2 * self.degree) != 1 or not is_prime(self.modulus):
-            raise ParameterError(f"{self.modulus} is no prime that is 1 modulo {2 * self.degree}")
+            raise ParameterError(
+                f"expected a prime that is 1 modulo {2 * self.degree}, got {self.modulus}"
+            )
         if self.ciphertexts < 1:
             raise ParameterError("at least one ciphertext is added up")
         if self.noise > self.room:

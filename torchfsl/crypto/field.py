@@ -100,7 +100,7 @@ def from_bytes(data: bytes | memoryview) -> Words:
         DecodeError: no whole number of words, or one is not below p.
     """
     if len(data) % WORD_BYTES:
-        raise DecodeError(f"{len(data)} bytes are no whole number of field elements")
+        raise DecodeError(f"{len(data)} bytes are not a whole number of field elements")
     words = np.frombuffer(data, dtype="<u4").astype(np.uint32, copy=False)
     if words.size and int(words.max()) >= MODULUS:
         raise DecodeError("a field element is not below the modulus")

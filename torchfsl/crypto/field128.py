@@ -110,7 +110,7 @@ def checked(data: bytes | memoryview) -> Words:
         DecodeError: no whole number of elements, or one that is p or more.
     """
     if len(data) % ELEMENT_BYTES:
-        raise DecodeError(f"{len(data)} bytes are no whole number of field elements")
+        raise DecodeError(f"{len(data)} bytes are not a whole number of field elements")
     words = _words(data)
     if _beyond(words).any():
         raise DecodeError("a field element is not below the modulus")

@@ -77,4 +77,4 @@ def seal(public: bytes, info: bytes, text: bytes) -> bytes:
     try:
         return _SUITE.encrypt(text, X25519PublicKey.from_public_bytes(public), info=info)
     except ValueError as error:
-        raise ParameterError(f"{public.hex()} is no public key: {error}") from None
+        raise ParameterError(f"{public.hex()} is not a public key: {error}") from None

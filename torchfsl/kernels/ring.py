@@ -135,7 +135,7 @@ def to_int64(values: Bytes) -> npt.NDArray[np.int64]:
         low = words[..., 0].astype("<u8").view("<i8")
         high = words[..., 1].astype("<u8").view("<i8")
         if np.any(high != (low >> 63)):
-            raise ProtocolError("an opened sum exceeds 64 bits: some report was not honest")
+            raise ProtocolError("an aggregate exceeds 64 bits: some report was not honest")
         return np.asarray(low, dtype=np.int64)
     word = words.dtype.itemsize
     shift = 8 * (word - width)

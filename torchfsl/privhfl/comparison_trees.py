@@ -55,7 +55,7 @@ class Trees:
     def __init__(self, bits: int) -> None:
         if not 8 <= bits <= _LOW_BITS + _MAX_DEPTH:
             raise ParameterError(
-                f"comparison of {bits} bits: from 8 to {_LOW_BITS + _MAX_DEPTH} by trees; use "
+                f"comparison of {bits} bits, trees take 8 to {_LOW_BITS + _MAX_DEPTH}: use "
                 "comparison='tables'"
             )
         self.bits = bits

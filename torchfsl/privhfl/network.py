@@ -250,7 +250,7 @@ def _max(
     behind = x.node.op == "relu"  # max and ReLU commute; a maximum first leaves fewer ReLUs
     source = x.inputs[0] if behind else x
     if source.is_wire:
-        raise ParameterError("max pooling stands beside a ReLU, before or behind it")
+        raise ParameterError("expected max pooling directly before or after a ReLU")
     pooled = _Value(Node("max", (), shape, window=window, stride=stride), [source])
     return _relu(pooled) if behind else pooled
 

@@ -176,7 +176,7 @@ class QueryingParty:
 
     def _ready(self, answering: int, version: int) -> None:
         if answering not in self._qa:
-            raise RejectedSubmission("nobody answers itself")
+            raise RejectedSubmission("a client does not answer itself")
         known = self.version(answering)
         if version < known or not version:
             raise RejectedSubmission(f"client {answering} announces version {version} again")

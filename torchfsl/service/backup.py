@@ -119,7 +119,7 @@ class Backup:
             raise ParameterError(f"cannot read {path}: {error.strerror}") from error
         values, meta = arrays.decode(data)
         if meta.get("format") != _FORMAT or set(values) != {"task"}:
-            raise DecodeError(f"{path} is no backup that this library reads ({_FORMAT})")
+            raise DecodeError(f"{path} is not a backup that this library reads ({_FORMAT})")
         version, spent = meta.get("version"), meta.get("spent")
         if type(version) is not int or type(spent) is not int or min(version, spent) < 0:
             raise DecodeError(f"{path} does not say how many rounds it has seen")
@@ -150,8 +150,8 @@ def restore(owner: Owner, backup: Backup) -> Task:
     if plan.max_rounds:
         if backup.spent >= plan.max_rounds:
             raise ParameterError(
-                f"the plan's max_rounds = {plan.max_rounds} rounds were opened before the backup: "
-                "its privacy allows no more; make a new plan, if the clients agree to one",
+                f"the plan's max_rounds = {plan.max_rounds} rounds were opened before the backup, "
+                "and its privacy allows no more: make a new plan, if the clients agree to one",
                 code="rounds-spent",
             )
         if past is None:
@@ -186,7 +186,7 @@ def settings_of(folder: Path) -> dict[str, bytes]:
     path = folder / "state.sqlite"
     if not path.exists():
         raise ParameterError(
-            f"{folder} is no state folder: it has no state.sqlite", code="not-a-state-folder"
+            f"{folder} is not a state folder: it has no state.sqlite", code="not-a-state-folder"
         )
     names = "'task', 'model', 'opened', 'halted', 'scaled'"
     query = f"SELECT name, value FROM settings WHERE name IN ({names})"  # noqa: S608 (ours)

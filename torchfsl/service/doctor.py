@@ -180,8 +180,8 @@ def _seal(files: TlsFiles, party: int) -> str:
     key, certificate = files.seal_pair()
     if files.authorities().seal_key(party, certificate) != key.public:
         raise ParameterError(
-            f"{files.seal_certificate} is of another key than the one beside it: put the right "
-            "one there"
+            f"{files.seal_certificate} is of another key than the one in its folder: put the "
+            "right one there"
         )
     return _validity(files.seal_certificate)
 
@@ -243,7 +243,7 @@ def _state(settings: ServeSettings) -> str:
             pass
     except OSError as error:
         raise ParameterError(
-            f"cannot write in {existing}: {error.strerror}; give it to the user that serves"
+            f"cannot write in {existing} ({error.strerror}): give it to the user that serves"
         ) from error
     free = os.statvfs(existing).f_bavail * os.statvfs(existing).f_frsize
     if free <= settings.node.reserve_bytes:

@@ -96,6 +96,8 @@ _OPTIONS: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
 )
 
 
+REPLACING = ("owner", "nobody")
+"""Values of --replace."""
 _AUDITORS = ("tls-auditor-ca-0", "tls-auditor-ca-1")
 
 
@@ -133,8 +135,8 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
         if given.get(name, 1) < 1:
             raise ParameterError(f"--{name} is {given[name]}: it is at least 1")
     node = _section(NodeSettings, storage, "storage")
-    if given.get("replace", "nobody") not in ("owner", "nobody"):
-        raise ParameterError(f"replace is {given['replace']!r}: it is owner or nobody")
+    if given.get("replace", "nobody") not in REPLACING:
+        raise ParameterError(f"replace is {given['replace']!r}: expected one of {REPLACING}")
     may_replace = given.get("replace") == "owner"
     most = given.get("max-fetches", node.max_fetches)
     node = dataclasses.replace(

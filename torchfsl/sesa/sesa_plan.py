@@ -123,8 +123,8 @@ class SesaPlan(SubmodelPlan):
                 most = 1 if segment.is_dense else segment.k_max
                 if type(owned) is not int or not 1 <= owned <= most:
                     raise ParameterError(
-                        f"segment {segment.name!r}: a width owns {owned!r} submodels; choose 1 to "
-                        f"{most}"
+                        f"segment {segment.name!r}: expected the submodels of a width, "
+                        f"got {owned!r}: choose 1 to {most}"
                     )
 
     def _check_limits(self) -> None:

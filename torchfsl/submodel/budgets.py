@@ -27,6 +27,6 @@ def check_block(block: int) -> None:
     """Refuse blocks of no values."""
     if type(block) is not int or block < 1:
         raise ParameterError(
-            f"block is {block!r}: give the values a block, a whole number from 1",
+            f"block is {block!r}: give the values of a block, a whole number from 1",
             code="out-of-range",
         )

@@ -30,7 +30,8 @@ def grown(
     if set(state) != set(model.state):
         odd = sorted(set(state) ^ set(model.state))
         raise ParameterError(
-            f"tensors came or went: {', '.join(odd)}; only tables can grow", code="only-rows-grow"
+            f"tensors came or went, and only tables can grow: {', '.join(odd)}",
+            code="only-rows-grow",
         )
     new: dict[str, Array] = {}
     for name, old in model.state.items():
@@ -62,8 +63,8 @@ def _moment(
         return moment
     if name not in new:
         raise ParameterError(
-            f"{type(optimizer).__name__} keeps {key!r}, which is of no tensor: its state cannot "
-            "grow; begin with a fresh one",
+            f"{type(optimizer).__name__} keeps {key!r}, which belongs to no tensor, so its "
+            "state cannot grow: begin with a fresh one",
             code="optimizer-state",
         )
     old, value = model.state[name], new[name]

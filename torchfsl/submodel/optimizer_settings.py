@@ -65,7 +65,9 @@ class OptimizerSettings:
                 raise ParameterError(f"{field_.name} of the server optimizer is not a number")
         rates = self.rates
         if not isinstance(rates, Mapping) or not all(isinstance(name, str) for name in rates):
-            raise ParameterError("rates of the server optimizer is no mapping by tensor's name")
+            raise ParameterError(
+                "expected rates of the server optimizer as a mapping by name of a tensor"
+            )
         if self.name != "lazy-adam" and rates:
             raise ParameterError(
                 f"rates is a setting of lazy-adam: {self.name} takes none", code="unused-option"

@@ -337,11 +337,11 @@ def _check_noise(plan: SubmodelPlan) -> None:
     bound, sigma, lane_sigma = plan.l2_bound, plan.noise_sigma, plan.lane_sigma
     if not (0 <= bound <= MAX_BOUND and all(0 <= s <= MAX_SIGMA for s in (sigma, lane_sigma))):
         stated = f"l2_bound is {bound}, noise_sigma {sigma} and lane_sigma {lane_sigma}"
-        raise ParameterError(f"{stated}: must not be negative; most is {MAX_BOUND}, {MAX_SIGMA}")
+        raise ParameterError(f"{stated}: choose from 0 up to {MAX_BOUND}, {MAX_SIGMA}, {MAX_SIGMA}")
     if bound and bound * bound < values_per_client(plan):
         raise ParameterError(
-            f"l2_bound is {bound}: rounding {values_per_client(plan)} values alone can exceed "
-            f"it; use more frac_bits, or a bound of {math.isqrt(values_per_client(plan)) + 1}",
+            f"l2_bound is {bound}, which rounding {values_per_client(plan)} values alone can "
+            f"exceed: use more frac_bits, or a bound of {math.isqrt(values_per_client(plan)) + 1}",
             code="bound-too-small",
         )
     _check_bounds(plan)
@@ -352,7 +352,7 @@ def _check_noise(plan: SubmodelPlan) -> None:
     if (lane_sigma > 0) != (sigma > 0 and plan.lane != "none"):
         raise ParameterError(
             "lane_sigma is above 0 exactly when noise_sigma is and there is a lane, since an "
-            "exact count beside noisy values would give them away",
+            "exact count next to noisy values would give them away",
             code="lane-noise",
         )
     cohort = plan.max_clients * plan.max_weight
@@ -374,14 +374,14 @@ def _check_bounds(plan: SubmodelPlan) -> None:
         own, least = segment.l2_bound, segment.k_max * segment.tau
         if own and not bound:
             raise ParameterError(
-                f"segment {segment.name!r} has an l2_bound of its own, {own}, within a plan that "
-                "has none: give l2_bound=, the norm of all segments together, too"
+                f"segment {segment.name!r} has l2_bound {own}, and the plan has none: give also "
+                "l2_bound= of the plan, the norm of all segments together"
             )
         if own and not least <= own * own <= bound * bound:
             raise ParameterError(
-                f"segment {segment.name!r}: its l2_bound is {own}; choose one from what rounding "
+                f"segment {segment.name!r}: expected an l2_bound from what rounding "
                 f"its values alone can need, {math.isqrt(least - 1) + 1}, up to the plan's, "
-                f"{bound}",
+                f"{bound}, got {own}",
                 code="bound-too-small",
             )
 

@@ -61,7 +61,7 @@ class TensorSpec:
             raise ParameterError(f"{self.name}: shape {self.shape} is not a tuple of sizes")
         if self.dtype not in _DTYPES:
             raise ParameterError(
-                f"{self.name}: dtype {self.dtype}; choose one of {list(_DTYPES)}",
+                f"{self.name} has dtype {self.dtype}: choose one of {list(_DTYPES)}",
                 code="unknown-option",
             )
 
@@ -122,7 +122,8 @@ class Segment:
         where = f"segment {self.name!r}"
         if self.policy not in _POLICIES:
             raise ParameterError(
-                f"{where}: policy {self.policy!r}; choose one of {_POLICIES}", code="unknown-option"
+                f"{where} has policy {self.policy!r}: choose one of {_POLICIES}",
+                code="unknown-option",
             )
         if not self.tensors:
             raise ParameterError(f"{where} has no tensors")
@@ -130,7 +131,7 @@ class Segment:
             raise ParameterError(f"{where}: l2_bound is {self.l2_bound!r}, not an integer from 0")
         if not 1 <= self.m <= MAX_POSITIONS:
             raise ParameterError(
-                f"{where}: m is {self.m}; the limit is {MAX_POSITIONS} positions",
+                f"{where}: m is {self.m}, above the limit of {MAX_POSITIONS} positions",
                 code="too-many-positions",
             )
         if self.tau < 1 or not 1 <= self.k_max <= self.m:
@@ -143,7 +144,7 @@ class Segment:
         if len({t.dtype for t in self.tensors}) > 1 and self.policy == "rows":
             raise ParameterError(f"{where}: its tensors have different dtypes")
         if self.policy in ("scalars", "dense") and self.tau != 1:
-            raise ParameterError(f"{where}: {self.policy} has tau = 1; choose blocks for more")
+            raise ParameterError(f"{where}: {self.policy} has tau = 1, choose blocks for more")
         if type(self.retrieve) is not bool or (self.retrieve and self.policy != "rows"):
             raise ParameterError(f"{where}: only rows can be retrieved privately")
         if type(self.binned) is not bool or (
@@ -152,7 +153,7 @@ class Segment:
             raise ParameterError(f"{where}: scalars or blocks lie in public bins, nothing else")
         if self.download not in DOWNLOADS:
             raise ParameterError(
-                f"{where}: download {self.download!r}; choose one of {DOWNLOADS}",
+                f"{where} has download {self.download!r}: choose one of {DOWNLOADS}",
                 code="unknown-option",
             )
         if self.download != "full" and any(t.dtype == "float16" for t in self.tensors):

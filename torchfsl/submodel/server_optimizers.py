@@ -181,7 +181,7 @@ class ServerSGD(_Stateful):
         if self.lr_decay != 1:
             if "round" not in state:
                 raise ParameterError(
-                    "the state does not count rounds: it is of servers whose rate stays; go on "
+                    "the state does not count rounds, since the servers' rate was constant: go on "
                     "with lr_decay=1",
                     code="optimizer-state",
                 )

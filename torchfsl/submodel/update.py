@@ -98,7 +98,7 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
     if segment.subset and np.any(segment.tree_positions(rows) < 0):
         raise ParameterError(
             f"{where}: a position lies outside the union that this plan is restricted to: keep it "
-            "for a later round, or take part in the next union",
+            "for a later round, or participate in the next union",
             code="row-outside-union",
         )
     return rows
@@ -144,7 +144,7 @@ def check_weight(plan: SubmodelPlan, weight: object) -> int:
         )
     raise ParameterError(
         f"weight is {weight!r}: the plan's lane is {plan.lane!r}, under which every client counts "
-        "once; leave weight out, or plan with lane='weight' and max_weight= where the protocol "
+        "once. Leave weight out, or plan with lane='weight' and max_weight= where the protocol "
         "has it",
         code="wrong-weight",
     )
@@ -270,7 +270,7 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
             continue
         if part.values.size and max(int(part.values.max()), -int(part.values.min())) > limit:
             raise ParameterError(
-                f"segment {segment.name!r}: a value exceeds q_max = {limit}; quantise with the "
+                f"segment {segment.name!r}: a value exceeds q_max = {limit}, quantise with the "
                 "plan's encoding",
                 code="value-too-large",
             )

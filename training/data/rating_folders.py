@@ -153,8 +153,8 @@ def _timestamps(path: Path, times: Sequence[str], lines: Sequence[int]) -> npt.N
             value = math.nan
         if not math.isfinite(value):
             raise ValueError(
-                f"{path}, line {number}: the timestamp {time!r} is no number: leave the line out, "
-                "or give it a time"
+                f"{path}, line {number}: the timestamp {time!r} is not a number: leave the "
+                "line out, or give it a time"
             )
         if abs(value) >= 2**53:
             raise ValueError(

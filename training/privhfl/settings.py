@@ -131,11 +131,11 @@ class Settings:
             )
         if self.control == "mixlocal" and self.expansion not in OWN_LABELS:
             raise ConfigError(
-                f"control is 'mixlocal' and expansion {self.expansion!r} has no labels of its own: "
+                f"control is 'mixlocal' and expansion {self.expansion!r} makes no labels: "
                 f"choose one of {', '.join(OWN_LABELS)}"
             )
         if self.control != "none" and self.querying != "plain":
             raise ConfigError(
-                f"control {self.control!r} asks nobody: leave querying 'plain', not "
+                f"control {self.control!r} asks no other client: leave querying 'plain', not "
                 f"{self.querying!r}"
             )

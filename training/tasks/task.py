@@ -46,7 +46,7 @@ class Batch:
         if self.labels is not None and self.labels.dtype != torch.int64:
             raise ConfigError(
                 f"a Batch has labels of dtype {self.labels.dtype}: give int64 classes, or None and "
-                "a model that takes the targets, too, and returns the loss of each example"
+                "a model that also takes the targets and returns the loss of each example"
             )
 
 

@@ -237,7 +237,7 @@ def decode(
         expected = kernels().tags(key_mac, leaves.leaf0, leaves.leaf1, own, num_threads())
         if not kdf.digests_equal(expected.tobytes(), tags.tobytes()):
             raise ProtocolError(
-                "a server's answer does not fit its tag: nothing retrieved is used; report the "
+                "a server's answer does not fit its tag, so no retrieved row is used: report the "
                 "servers to their operators",
                 code="tag-mismatch",
             )

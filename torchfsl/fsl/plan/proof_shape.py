@@ -90,8 +90,9 @@ def check_field(size: int, ring_bits: int, num_carries: int, largest: int) -> No
     most = (1 + num_carries) << ring_bits
     if size * most * (most + 1) >= field128.MODULUS:
         raise ParameterError(
-            f"{size} values of {ring_bits} bits are too many to prove anything about: the squares "
-            "could pass the field's modulus; use fewer ring_bits (16 to 48) or several plans"
+            f"{size} values of {ring_bits} bits are too many to prove a bound on, "
+            "since squares could pass the field's modulus: use fewer ring_bits (16 to 48) or "
+            "several plans"
         )
     if largest >= 1 << (ring_bits - 1):
         raise ParameterError(

@@ -183,8 +183,8 @@ class Opening:
         if len(reports) < self._plan.min_clients:
             raise ProtocolError(
                 f"{len(reports)} acceptable reports, the plan wants {self._plan.min_clients} "
-                "(min_clients): the round closes unopened; let more clients participate, or plan "
-                "with a lower min_clients",
+                "(min_clients), so the round closes unopened: let more clients participate, or "
+                "plan with a lower min_clients",
                 code="too-few-reports",
             )
         self.accepted = reports

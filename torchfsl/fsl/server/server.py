@@ -144,8 +144,8 @@ class Server(SecretHolder):
         round_number = new_round_number(round_number, self.last_round)
         if self.plan.max_rounds and self.rounds_opened >= self.plan.max_rounds:
             raise ProtocolError(
-                f"the plan's max_rounds = {self.plan.max_rounds} rounds were opened: its budget is "
-                "spent, and what more would tell needs a plan of its own",
+                f"the plan's max_rounds = {self.plan.max_rounds} rounds were opened, and its "
+                "budget is spent: make a new plan for more rounds",
                 code="rounds-spent",
             )
         self.last_round, self._applied = round_number, ApplyOnce()
@@ -171,8 +171,8 @@ class Server(SecretHolder):
         if not self._digests.equals(bodies.RoundDigest.from_peer(self, peer_state)):
             self.state = RoundState.HALTED
             raise ProtocolError(
-                "the servers hold different models: the session halts; go on with a new task from "
-                "the model of one, and never from older copies of their states",
+                "the servers hold different models, so the session halts: go on with a new task "
+                "from the model of one, and never from older copies of their states",
                 code="models-differ",
             )
         self._note(1 - self.party, peer_state)

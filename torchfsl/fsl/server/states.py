@@ -116,7 +116,7 @@ def new_round_number(given: object, last_round: int) -> int:
     number = rounds.new_round_number(given, last_round)
     if number == FETCH_ROUND:
         raise ProtocolError(
-            f"round {number} is no round: fetches go under this number",
+            f"round {number} is reserved: fetches use this number",
             code="round-number-reserved",
         )
     return number

@@ -58,7 +58,7 @@ def check_protected(environment: Mapping[str, str]) -> None:
         why = "there is no token: RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
     if why:
         raise ParameterError(
-            f"--engine: {why}; see docs/ray.md, or say --engine-insecure where nobody else can "
+            f"--engine, {why}: see docs/ray.md, or pass --engine-insecure if no one else can "
             "reach the cluster"
         )
 
@@ -137,8 +137,8 @@ def _check_own(actors: ModuleType, url: str, authority: bytes) -> None:
     others = foreign(actors.namespaces(), namespace_of(authority))
     if others:
         raise ParameterError(
-            f"--engine: the cluster at {url} belongs to another server ({others[0]}): the two "
-            "servers never share one; name your own, or start it anew"
+            f"--engine: the cluster at {url} belongs to another server ({others[0]}). "
+            "The two servers never share one: name your own, or start it anew"
         )
 
 

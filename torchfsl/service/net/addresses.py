@@ -20,11 +20,12 @@ def split_address(text: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise ParameterError(
-            f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT", code="invalid-address"
+            f"expected HOST:PORT or [IPV6]:PORT, got {text!r}: write HOST:PORT, or [IPV6]:PORT",
+            code="invalid-address",
         )
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ParameterError(
-            f"{text!r} is no address: write HOST:PORT, as 127.0.0.1:7000", code="invalid-address"
+            f"expected HOST:PORT, got {text!r}: write it as 127.0.0.1:7000", code="invalid-address"
         )
     return host, int(port)
 
@@ -64,7 +65,7 @@ def bound_socket(text: str) -> socket.socket:
     except OSError as error:
         bound.close()
         raise ParameterError(
-            f"cannot listen on {text}: {error.strerror}; name a free port of this machine",
+            f"cannot listen on {text} ({error.strerror}): name a free port of this machine",
             code="address-in-use",
         ) from error
     return bound

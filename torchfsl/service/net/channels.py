@@ -220,7 +220,7 @@ def target(url: str) -> str:
     host, _, port = rest.rstrip("/").rpartition(":")
     if "://" in rest or not host or not port.isdecimal():
         raise ParameterError(
-            f"{url!r} is no server: write https://HOST:PORT", code="invalid-address"
+            f"expected https://HOST:PORT, got {url!r}: write it so", code="invalid-address"
         )
     return f"{host}:{port}"
 
@@ -242,7 +242,7 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ParameterError(
-            f"cannot read {path}: {error.strerror}; `torchfsl certs` makes development files"
+            f"cannot read {path} ({error.strerror}): `torchfsl certs` makes development files"
         ) from error
 
 

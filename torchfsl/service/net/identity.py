@@ -83,7 +83,7 @@ class Identity:
             found = None
         limit = 2 if found and found.role in (Role.SERVER, Role.AUDITOR) else 1 << 64
         if found is None or scheme != _SCHEME or found.uri != uri or not 0 <= found.number < limit:
-            raise NotAllowed(f"a certificate names {uri[:80]!r}, which is no party of a task")
+            raise NotAllowed(f"a certificate names {uri[:80]!r}, which is not a party of a task")
         return found
 
 
@@ -123,9 +123,9 @@ class Authorities:
         own = {_public_key(certificate) for certificate in self._servers}
         if len(own) != 2 or own & {_public_key(certificate) for certificate in self._clients}:
             raise ParameterError(
-                "server 0, server 1 and the clients need certificate authorities of their own: "
-                "one that vouches for two parties could pose as both; two of the three authority "
-                "files hold the same one"
+                "expected three certificate authorities, for server 0, server 1 and the clients, "
+                "got the same one in two authority files: give each its own, since one that "
+                "vouches for two parties could pose as both"
             )
         others = [_public_key(certificate) for certificate in (*self._auditors, *self._clients)]
         if self._auditors and len(own | set(others)) != 2 + len(others):

@@ -179,7 +179,9 @@ class Validity:
         key, self._seal = files.seal_pair()
         self._key = key.public
         if files.authorities().seal_key(party, self._seal) != self._key:
-            raise ParameterError("the sealing certificate is of another key than the one beside it")
+            raise ParameterError(
+                "the sealing certificate is of another key than the one in its folder"
+            )
         self._refused, self._wrong, self.is_stale = b"", "", False
         self._ends = self._read()
         self._looked = time.monotonic()

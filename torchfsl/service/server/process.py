@@ -295,8 +295,8 @@ def _lock(folder: Path) -> IO[bytes]:
         file = (folder / "lock").open("wb")
     except OSError as error:
         raise ParameterError(
-            f"cannot write in the state folder {folder}: {error.strerror}; name one that the user "
-            "of this process owns"
+            f"cannot write in the state folder {folder} ({error.strerror}): name one that the "
+            "user of this process owns"
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

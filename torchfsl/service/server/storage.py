@@ -101,8 +101,8 @@ class Storage:
         witness = witness or folder.with_name(folder.name + ".witness")
         if folder.resolve() in witness.resolve().parents:
             raise ParameterError(
-                f"the witness {witness} lies in the state folder, with which it would be copied "
-                "back: name a file outside, --witness FILE"
+                f"the rollback counter {witness} lies in the state folder, with which it would be "
+                "copied back: name a file outside with `--witness FILE`"
             )
         testify(self.ledger, Witness(witness))
         self.halted = (self.ledger.setting("halted") or b"").decode()
@@ -174,7 +174,8 @@ class Storage:
         used = f"used/{task.plan.digest.hex()}"
         if self.ledger.setting(used) is not None:
             raise ProtocolError(
-                "this plan was used before: its round numbers are spent; make one of another nonce",
+                "this plan was used before, so its round numbers are spent: make a plan of another "
+                "nonce",
                 code="plan-used",
             )
         if not replace or not self.settings.may_replace:

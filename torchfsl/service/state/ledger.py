@@ -313,23 +313,23 @@ def testify(ledger: Ledger, witness: Witness) -> None:
     if identity is None:
         if seen is not None and seen.generation:
             raise LedgerError(
-                f"{path} is empty or from before the witness {witness.path}, which says "
-                f"that this server has done {seen.generation} steps: {REMEDY}"
+                f"{path} is empty or older than the rollback counter {witness.path}, by which "
+                f"this server has done {seen.generation} steps: {REMEDY}"
             )
         identity = random_bytes(IDENTITY_BYTES)
         witness.mark(Progress(identity, 0))
     elif seen is None:
         raise LedgerError(
-            f"the state in {folder} has no witness in {witness.path}, so nobody can tell "
-            f"whether it is the newest: {REMEDY}"
+            f"the state in {folder} has no rollback counter in {witness.path}, so it may be an "
+            f"old copy: {REMEDY}"
         )
     elif seen.identity != identity:
-        raise LedgerError(f"{witness.path} is the witness of another state: {REMEDY}")
+        raise LedgerError(f"{witness.path} is the rollback counter of another state: {REMEDY}")
     elif ledger.generation < seen.generation:
         raise LedgerError(
-            f"the state in {folder} is an old copy: it has done {ledger.generation} steps, and "
-            f"the witness {witness.path} knows of {seen.generation}. To go on from it could "
-            f"open a round a second time: {REMEDY}"
+            f"the state in {folder} is an old copy: it has done {ledger.generation} steps, "
+            f"and the rollback counter {witness.path} has {seen.generation}. To go on from it "
+            f"could open a round again: {REMEDY}"
         )
     ledger._witness, ledger._identity = witness, identity
     if ledger.setting("identity") is None:

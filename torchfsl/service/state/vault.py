@@ -82,7 +82,7 @@ def decode_opened(data: bytes) -> tuple[Opened, int]:
         )
         return opened, int(meta["round"])
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise DecodeError(f"not opened sums: {error}") from error
+        raise DecodeError(f"expected aggregates: {error}") from error
 
 
 def encode_trees(record: TreeRecord) -> bytes:
@@ -153,6 +153,6 @@ def check_not_lost(folder: Path) -> None:
     left = [name for name in ("models", "reports", "opened.fsl") if (folder / name).exists()]
     if left and (not path.exists() or not path.stat().st_size):
         raise LedgerError(
-            f"{path} is gone, and {', '.join(left)} beside it are of a server that was here "
-            f"before: {REMEDY}"
+            f"{path} is gone, and {', '.join(left)} in its folder are of an earlier server: "
+            f"{REMEDY}"
         )
