@@ -26,9 +26,11 @@ from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.noise import KeyedNoise
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import finish_round
-from torchfsl.fsl.server.evaluation import LocalEvaluator
+from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.server import Server
+from torchfsl.integrations.ray.evaluator import ShardedEvaluator
+from torchfsl.integrations.ray.grid import InProcessGrid
 from torchfsl.types import Whole
 
 PLANS: dict[str, Plan] = {
@@ -41,43 +43,51 @@ PLANS: dict[str, Plan] = {
 LIAR = 1
 
 
-class Lying(LocalEvaluator):
+class Lying:
     """An evaluator whose share or verdicts are false in one way."""
 
-    how = ""
+    def __init__(self, honest: Any, plan: Plan, how: str) -> None:
+        self.honest, self._plan, self.how = honest, plan, how
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.honest, name)
 
     def share(self, reports: Sequence[Report]) -> Buffer:
-        honest = list(reports)
+        kept = list(reports)
         if self.how == "dropped":
-            return super().share(honest[:-1])
+            return self._shared(kept[:-1])
         if self.how == "doubled":
-            first, again = super().share(honest), self._alone(honest[-1])
+            first, again = self._shared(kept), self._alone(kept[-1])
             return _added(self._plan, first, again)
+        draw = self.honest._draw
         if self.how == "no noise":
-            self._draw = lambda _, count: np.zeros(count, np.int64)
+            self.honest._draw = lambda _, count: np.zeros(count, np.int64)
         if self.how == "quarter":
-            draw = self._draw
-            self._draw = lambda sigma, count: draw(sigma, count) // 4
+            self.honest._draw = lambda sigma, count: draw(sigma, count) // 4
         if self.how == "other seed":
-            assert isinstance(self._draw, KeyedNoise)
-            self._draw.begin(bytes(16))
-        share = bytearray(super().share(honest))
+            assert isinstance(draw, KeyedNoise)
+            draw.begin(bytes(16))
+        share = bytearray(self._shared(kept))
         if self.how == "offset":
             share[-1] ^= 1
         return bytes(share)
 
     def folds(self, reports: Any, verify_key: bytes) -> dict[int, bytes]:
-        folds = super().folds(reports, verify_key)
+        folds: dict[int, bytes] = self.honest.folds(reports, verify_key)
         if self.how == "false verdict":
             client = max(folds)
             folds[client] = bytes([folds[client][0] ^ 1]) + folds[client][1:]
         return folds
 
+    def _shared(self, reports: Sequence[Report]) -> bytes:
+        return bytes(self.honest.share(reports))
+
     def _alone(self, report: Report) -> Buffer:
         def silent(_: int, count: int) -> Whole:
             return np.zeros(count, np.int64)
 
-        return LocalEvaluator(self._plan, self._party, silent, lambda: None).share([report])
+        party: int = self.honest._party
+        return LocalEvaluator(self._plan, party, silent, lambda: None).share([report])
 
 
 def _added(plan: Plan, first: Buffer, second: Buffer) -> bytes:
@@ -87,17 +97,17 @@ def _added(plan: Plan, first: Buffer, second: Buffer) -> bytes:
 
 
 def lying(server: Server, how: str) -> None:
-    kind = type(how, (Lying,), {"how": how})
-    server._evaluator = kind(server.plan, server.party, server._keyed, lambda: None)
+    false: Any = Lying(server._evaluator, server.plan, how)
+    server._evaluator = false
 
 
-def finding_of(name: str, how: str, number: int = 1) -> tuple[str, str]:
+def finding_of(name: str, how: str, evaluator: MakeEvaluator = LocalEvaluator) -> tuple[str, str]:
     """Step and reason that the auditor names after a round with a lie of server 1."""
     plan = audited(PLANS[name])
-    servers = audited_servers(plan)
+    servers = audited_servers(plan, evaluator=evaluator)
     lying(servers[LIAR], how)
     rng = np.random.default_rng(5)
-    reported(servers, number, {client: bounded(plan, rng) for client in (0, 1, 2)})
+    reported(servers, 1, {client: bounded(plan, rng) for client in (0, 1, 2)})
     until_verified(servers)
     found = auditors(plan)[LIAR].replay(shown_by(servers[LIAR]))
     honest = auditors(plan)[0].replay(shown_by(servers[0]))
@@ -118,21 +128,35 @@ LIES = {
 }
 
 
+def in_shards(plan: Plan, party: int, *more: Any) -> ShardedEvaluator:
+    """An evaluator whose work is done by three shards, here in this process."""
+
+    def grid(plan: Plan, party: int) -> InProcessGrid:
+        return InProcessGrid(plan, party, 3)
+
+    return ShardedEvaluator(plan, party, *more, open_grid=grid)
+
+
+EVALUATORS: dict[str, MakeEvaluator] = {"one process": LocalEvaluator, "shards": in_shards}
+
+
+@pytest.mark.parametrize("where", EVALUATORS)
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("how", LIES)
-def test_every_lie_is_named_with_its_step(name: str, how: str) -> None:
+def test_every_lie_is_named_with_its_step(name: str, how: str, where: str) -> None:
+    step, why = finding_of(name, how, EVALUATORS[where])
     if how in ("no noise", "quarter", "other seed") and not PLANS[name].noise_sigma:
-        assert finding_of(name, how) == ("", "")
+        assert (step, why) == ("", "")
         return
-    step, why = finding_of(name, how)
     assert step == LIES[how][0]
     assert LIES[how][1] in why
 
 
+@pytest.mark.parametrize("where", EVALUATORS)
 @pytest.mark.parametrize("name", PLANS)
-def test_honest_rounds_open_and_nobody_is_named(name: str) -> None:
+def test_honest_rounds_open_and_nobody_is_named(name: str, where: str) -> None:
     plan = audited(PLANS[name])
-    servers = audited_servers(plan)
+    servers = audited_servers(plan, evaluator=EVALUATORS[where])
     rng = np.random.default_rng(6)
     updates = {client: bounded(plan, rng) for client in (0, 1, 2)}
     members: dict[int, Client] = {}

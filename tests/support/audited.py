@@ -14,6 +14,7 @@ from torchfsl.fsl.audit.replay import Auditor
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round
+from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
 from torchfsl.fsl.server.server import Server
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import Update
@@ -31,12 +32,20 @@ def audited(plan: Plan) -> Plan:
 
 
 def audited_servers(
-    plan: Plan, kinds: tuple[type[Server], type[Server]] = (Server, Server)
+    plan: Plan,
+    kinds: tuple[type[Server], type[Server]] = (Server, Server),
+    evaluator: MakeEvaluator = LocalEvaluator,
 ) -> tuple[Server, Server]:
     """Both servers with equal models and the keys of the plan."""
     state = make_state(plan)
     one, two = (
-        kind(party, plan=plan, model=ServerModel(state), sign_key=SIGN_KEYS[party])
+        kind(
+            party,
+            plan=plan,
+            model=ServerModel(state),
+            sign_key=SIGN_KEYS[party],
+            evaluator=evaluator,
+        )
         for party, kind in enumerate(kinds)
     )
     return one, two
