@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fsl.test_proofs import small
+from tests.support.audited import audited
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ParameterError
+from torchfsl.fsl.audit.transcript import transcript_bytes
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import memory, predict
 from torchfsl.fsl.estimates import measuring
@@ -111,6 +114,19 @@ def test_seconds_are_counts_over_rates_and_machines_are_as_many_as_the_slower_pa
     assert found.cost is None
     assert "50 clients" in str(found)
     assert "rough cost" in str(priced)
+
+
+def test_an_audit_takes_disk_of_the_auditor_and_other_plans_take_none() -> None:
+    noisy = dataclasses.replace(RATES, noise_seconds=1e-6)
+    plan = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3)
+    assert estimate(plan, rates=noisy).auditor_bytes == 0
+    assert "auditor" not in str(estimate(plan, rates=noisy))
+    found = estimate(audited(plan), clients=2, rates=noisy)
+    assert found.auditor_bytes == transcript_bytes(audited(plan), 2)
+    assert "the auditor of each server needs" in str(found)
+    band = dataclasses.replace(plan, noise_taps=(16, 8, 6), min_separation=3, max_rounds=3)
+    ring = estimate(audited(band), clients=2, rates=noisy)
+    assert ring.auditor_bytes == transcript_bytes(audited(band), 2) + 2 * ring.noise_bytes
 
 
 @pytest.mark.parametrize(
@@ -226,7 +242,7 @@ def test_slots_beyond_32_bits_are_refused_with_the_remedy() -> None:
 
 def test_a_segment_of_more_positions_than_a_slot_number_holds_is_refused() -> None:
     tensor = TensorSpec("t", (MAX_POSITIONS + 1, 1))
-    with pytest.raises(ParameterError, match=f"the limit is {MAX_POSITIONS} positions"):
+    with pytest.raises(ParameterError, match=f"above the limit of {MAX_POSITIONS}"):
         TreeSegment("t", "rows", (tensor,), MAX_POSITIONS + 1, 1, 64, stash=64)
 
 

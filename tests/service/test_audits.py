@@ -12,6 +12,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,9 +24,12 @@ from tests.support.federation import make_state, wanted_rows
 from tests.support.network import CONFIG, Pair, wait_until
 from tests.support.odd_servers import ODD
 from torchfsl.errors import DecodeError, ProtocolError
+from torchfsl.fsl.audit.transcript import auditor_bytes
 from torchfsl.fsl.floors import ClientPolicy
+from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service import Owner, connect
 from torchfsl.service.auditor import LIAR, REFUSED, AuditorProcess, audit_file
+from torchfsl.service.backup import Backup, restore
 from torchfsl.service.net import calls
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
@@ -252,6 +256,51 @@ def test_an_auditor_that_dies_between_its_noise_and_its_verdict_replays_again(
         assert len(verdicts(pair, 0)) == 2
 
 
+@pytest.mark.parametrize("plan", [PLAN, BAND], ids=["plain", "correlated"])
+def test_a_restored_task_is_audited_and_its_next_round_opens(tmp_path: Path, plan: Plan) -> None:
+    with Audited(tmp_path) as pair:
+        pair._plan = plan
+        pair.start()
+        pair.set_up()
+        with pair.audited_by(0, 1):
+            assert pair.round_of(0, 1).clients == (0, 1)
+        pair.open()
+        pair.report(2)  # in a round that never opens
+        backup = Backup.of_state(pair.state(0))
+        pair.owner.abandon_round(pair.number, "the disk of server 1 is lost")
+        pair.kill(1)
+        shutil.rmtree(pair.state(1))
+        (pair.folder / "state1.witness").unlink()
+        pair.start(1)
+        pair.task, pair.number = restore(pair.owner, backup), 0
+        assert (pair.task.plan.auditors, pair.task.plan.digest != pair.plan.digest) == (
+            pair.keys,
+            True,
+        )
+        pair.plan = pair.task.plan
+        with pair.audited_by(0, 1):
+            assert pair.round_of(4, 5).clients == (4, 5)
+        assert [len(verdicts(pair, party)) for party in (0, 1)] == [2, 2]
+        assert not [*pair.folder.glob("auditor?/named/*")]
+        if plan.noise_taps:  # noise of the task before went with it
+            assert len([*pair.folder.glob("auditor?/noise/*.ring")]) == 2
+
+
+def test_an_auditor_warns_of_a_disk_that_is_too_small(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Audited(tmp_path) as pair:
+        pair.start()
+        pair.set_up()
+        needed = auditor_bytes(pair.plan, pair.plan.max_clients)
+        for free, words in ((needed, 0), (needed - 1, 1)):
+            disk = SimpleNamespace(f_bavail=free, f_frsize=1)
+            monkeypatch.setattr("torchfsl.service.auditor.os.statvfs", lambda _, d=disk: d)
+            with contextlib.closing(pair.auditor(0)) as auditor:
+                auditor.look()
+            assert caplog.text.count(f"the evidence of a round can need {needed}") == words
+
+
 def test_a_lie_that_builds_on_past_noise_is_shown_by_the_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +318,8 @@ def test_a_lie_that_builds_on_past_noise_is_shown_by_the_evidence(
         (kept,), (key,) = evidence.glob("*.tfsa"), evidence.glob("*.key")
         (ring,) = evidence.glob("*.ring")
         before = ring.read_bytes()
+        stored = kept.stat().st_size + 2 * len(before)  # here, and until the halt in noise/
+        assert stored <= auditor_bytes(pair.plan, 2) <= stored + 5000  # 4,096 for small parts
         status, told = audit_file(kept, verdicts(pair, 1)[1], key)
         assert (status, "server 1 LIED (share)" in told) == (LIAR, True)
         assert ring.read_bytes() == before

@@ -23,6 +23,7 @@ from torchfsl.crypto import kdf
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, Error, ParameterError, ProtocolError
 from torchfsl.fsl.audit.replay import Auditor, Finding
+from torchfsl.fsl.audit.transcript import auditor_bytes
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
 from torchfsl.kernels.backends import backend
@@ -144,8 +145,21 @@ class AuditorProcess:
             if named == self.key.public.hex():
                 self._auditor = Auditor(plan, self.party, self.key)
             self._past.attach(plan, None if self._auditor is None else self._auditor.noise)
+            if self._auditor is not None:
+                self._warn_of_disk(plan)
             self._digest = digest
         return self._auditor
+
+    def _warn_of_disk(self, plan: Plan) -> None:
+        needed, disk = auditor_bytes(plan, plan.max_clients), os.statvfs(self.folder)
+        if (free := disk.f_bavail * disk.f_frsize) < needed:
+            log.warning(
+                "%s has %d bytes free, and the evidence of a round can need %d: free some, or "
+                "move --state to a larger disk",
+                self.folder,
+                free,
+                needed,
+            )
 
     def _name(self, plan: Plan, number: int) -> str:
         return f"{plan.digest.hex()[:16]}-{number}"

@@ -25,6 +25,7 @@ from torchfsl.errors import DecodeError, ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import ShareCommit, Verdicts
 from torchfsl.fsl.messages import Buffer, Kind
+from torchfsl.fsl.noise import ring_bytes
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import proof_private_bytes
 from torchfsl.fsl.server import filing
@@ -102,6 +103,11 @@ def transcript_bytes(plan: Plan, reports: int) -> int:
     verdicts = messages.max_bytes(plan, Kind.VERDICTS)
     each = _LENGTH.size + max(_report_bytes(plan, party, party) for party in (0, 1))
     return 4096 + 2 * (entries + verdicts) + reports * each
+
+
+def auditor_bytes(plan: Plan, reports: int) -> int:
+    """Most bytes that an auditor stores: past noise twice and a transcript; 0 without an audit."""
+    return 2 * ring_bytes(plan) + transcript_bytes(plan, reports) if plan.audited else 0
 
 
 def decode(plan: Plan, data: Buffer, party: int) -> Transcript:

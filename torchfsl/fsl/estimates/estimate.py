@@ -14,7 +14,7 @@ from typing import Final
 
 from torchfsl.errors import ParameterError, expect_a
 from torchfsl.fsl import messages
-from torchfsl.fsl.audit.transcript import transcript_bytes
+from torchfsl.fsl.audit.transcript import auditor_bytes, transcript_bytes
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.estimates.measuring import Rates, measured_rates
 from torchfsl.fsl.messages import Kind
@@ -51,6 +51,8 @@ class Estimate:
         noise_seconds: of a server's cores, which `server_core_hours` has too: drawing its noise.
         noise_bytes: of `disk_bytes`: past noise, which is mapped and not loaded.
         bounded_values: of the sum, whose norm a server compares with its bound; 0 without one.
+        auditor_bytes: of disk of a server's auditor: past noise, and the evidence of a round in
+            which it names its server, that noise and a transcript; 0 without an audit.
     """
 
     clients: int
@@ -69,6 +71,7 @@ class Estimate:
     noise_seconds: float = 0.0
     noise_bytes: int = 0
     bounded_values: int = 0
+    auditor_bytes: int = 0
 
     def __str__(self) -> str:
         lines = [
@@ -92,6 +95,8 @@ class Estimate:
                 "the bound on the aggregate adds no bytes, and two passes over "
                 f"{self.bounded_values:,} values"
             )
+        if self.auditor_bytes:
+            lines.append(f"the auditor of each server needs {_bytes(self.auditor_bytes)} of disk")
         if self.cost is not None:
             lines.append(f"rough cost of a round, both servers: {self.cost:,.2f}")
         return "\n".join(lines)
@@ -160,6 +165,7 @@ def estimate(
         noise_seconds=rates.noise(plan),
         noise_bytes=kept,
         bounded_values=sum(s.m * s.tau for s in plan.segments) * plan.sum_bound,
+        auditor_bytes=auditor_bytes(plan, count),
     )
 
 
