@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from unittest import mock
 
@@ -25,13 +25,14 @@ from scripts.generate.primitive_vectors import Json, drawn
 from scripts.generate.sefl_vectors import sefl_vectors
 from scripts.generate.writing import CHECK, write
 from scripts.program import ROOT, Options, program
-from tests.support.audited import SIGN_KEYS, audited, auditors
+from tests.support.audited import SIGN_KEYS, audited
 from tests.support.federation import Wire, make_plan, make_segment, mixed_plan, submit
 from tests.support.reference import sum_bound as reference
 from tests.support.tags import tagged
 from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.fsl import messages
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.audit.replay import Auditor, Finding
+from torchfsl.fsl.messages import HEADER_BYTES, Buffer, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server import norms
@@ -172,23 +173,42 @@ def small_updates() -> dict[int, Update]:
     }
 
 
-def play(plan: Plan) -> tuple[Wire, Opened, list[str]]:
-    """Round 7 of clients 4 and 9, with retrieval: the wire, the sums, the servers' secrets."""
-    counter = iter(range(1 << 20))
-    keys = SIGN_KEYS if plan.audited else (None, None)
-    one, two = (
-        Server(b, plan=plan, model=ServerModel(small_state(plan)), sign_key=keys[b]) for b in (0, 1)
-    )
-    with mock.patch("os.urandom", lambda size: drawn(f"entropy {next(counter)}", size)):
-        begin_round((one, two), 7)
-        secrets = [server.secrets.hex() for server in (one, two)]
-        wire = Wire((one, two))
-        for client, update in small_updates().items():
-            submit(wire, client, 7, update)
-            for party in (0, 1):
-                wire.fetch(party, Kind.ANSWER, 7, client)
-        judges = auditors(plan) if plan.audited else ()
-        return wire, finish_round((one, two), auditors=judges), secrets
+class Showing(Auditor):
+    """An auditor that keeps the transcript."""
+
+    def replay(self, data: Buffer, offered: Collection[int] | None = None) -> Finding:
+        """Keep it."""
+        self.shown = bytes(data)
+        return super().replay(data, offered)
+
+
+class Played:
+    """Rounds at both servers of a plan, from 7 on, each of two other clients, with retrieval."""
+
+    def __init__(self, plan: Plan) -> None:
+        """No round yet."""
+        keys, state = SIGN_KEYS if plan.audited else (None, None), small_state(plan)
+        self.plan, self.number = plan, 6
+        self.judges = tuple(Showing(plan, b, SIGN_KEYS[2 + b]) for b in (0, 1) if plan.audited)
+        one, two = (
+            Server(b, plan=plan, model=ServerModel(state), sign_key=keys[b]) for b in (0, 1)
+        )
+        self.servers = one, two
+
+    def play(self) -> tuple[Wire, Opened]:
+        """The next round, of clients 4 and 9 the first time: the wire and the sums."""
+        later, self.number = self.number - 6, self.number + 1
+        counter = iter(range(later << 10, 1 << 20))
+        one, two = self.servers
+        with mock.patch("os.urandom", lambda size: drawn(f"entropy {next(counter)}", size)):
+            begin_round((one, two), self.number)
+            self.secrets = [server.secrets.hex() for server in (one, two)]
+            wire = Wire((one, two))
+            for client, update in small_updates().items():
+                submit(wire, client + later, self.number, update)
+                for party in (0, 1):
+                    wire.fetch(party, Kind.ANSWER, self.number, client + later)
+            return wire, finish_round((one, two), auditors=self.judges)
 
 
 def audited_vectors() -> Json:
@@ -196,10 +216,23 @@ def audited_vectors() -> Json:
     return round_vectors(audited_plan(small_plan()))
 
 
-def round_vectors(given: Plan | None = None) -> Json:
+def correlated_vectors() -> Json:
+    """Two rounds of an audited plan with correlated noise, with the servers' transcripts."""
+    limits = {"noise_taps": (16, 8, 6), "min_separation": 3, "max_rounds": 3}
+    played = Played(dataclasses.replace(audited_plan(small_plan()), **limits))
+    rounds = [played_round(played) for _ in range(2)]
+    shared = {name: rounds[0][name] for name in ("plan", "state")}
+    return shared | {"rounds": [{k: v for k, v in x.items() if k not in shared} for x in rounds]}
+
+
+def round_vectors(plan: Plan | None = None) -> Json:
     """A whole round at the servers: messages in, answers and opened sums out."""
-    plan = given or small_plan()
-    wire, opened, secrets = play(plan)
+    return played_round(Played(plan or small_plan()))
+
+
+def played_round(played: Played) -> Json:
+    """The next round of a plan."""
+    plan, (wire, opened) = played.plan, played.play()
     answers = [
         {"party": e.party, "client": messages.peek(e.data).client, "data": e.data.hex()}
         for e in wire.events
@@ -208,8 +241,8 @@ def round_vectors(given: Plan | None = None) -> Json:
     sent = [e for e in wire.events if not e.is_reply]
     return {
         "plan": plan.to_json(),
-        "round": 7,
-        **({"secrets": secrets} if plan.audited else {}),
+        "round": played.number,
+        **({"secrets": played.secrets} if plan.audited else {}),
         "state": {name: value.tobytes().hex() for name, value in small_state(plan).items()},
         "messages": [{"party": e.party, "kind": e.kind.name, "data": e.data.hex()} for e in sent],
         "answers": answers,
@@ -217,13 +250,14 @@ def round_vectors(given: Plan | None = None) -> Json:
         "sums": {name: total.tolist() for name, total in opened.sums.items()},
         "lanes": {name: total.tolist() for name, total in opened.lanes.items()},
         "model": wire.servers[0].model.digest().hex(),
+        **({"transcripts": [a.shown.hex() for a in played.judges]} if plan.noise_taps else {}),
     }
 
 
 def bad_report_vectors() -> Json:
     """One message of client 4 in `round.json` replaced; client 9 must open alone."""
     plan = small_plan()
-    wire, _, _ = play(plan)
+    wire, _ = Played(plan).play()
     sent = [e for e in wire.events if not e.is_reply]
     trees = sum(s.tree_bytes for s in plan.early)
     defects: dict[str, tuple[Kind, Callable[[bytearray], None]]] = {
@@ -300,6 +334,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "plans_bad_fields": bad_plan_vectors,
     "round": round_vectors,
     "round_audited": audited_vectors,
+    "rounds_correlated": correlated_vectors,
     "round_bad_reports": bad_report_vectors,
     "sefl": sefl_vectors,
     "sum_bound": sum_bound_vectors,

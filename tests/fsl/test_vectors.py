@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import pytest
 
 from tests.support.audited import SIGN_KEYS, auditors
 from torchfsl.crypto import kdf
-from torchfsl.errors import DecodeError, RejectedSubmission
+from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
+from torchfsl.fsl.audit.replay import Auditor
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.dpf import bits
 from torchfsl.fsl.dpf.trees import SelectedLeaves
@@ -188,20 +190,47 @@ def servers_of(vector: dict[str, Any]) -> tuple[Server, Server]:
     one, two = (
         Server(party, plan=plan, model=ServerModel(state), sign_key=keys[party]) for party in (0, 1)
     )
+    return one, two
+
+
+def begin(servers: tuple[Server, Server], vector: dict[str, Any]) -> None:
+    one, two = servers
     if "secrets" not in vector:
-        begin_round((one, two), vector["round"])
-        return one, two
+        begin_round(servers, vector["round"])
+        return
     secrets = [bytes.fromhex(secret) for secret in vector["secrets"]]
     states = [s.open_round(vector["round"], secrets=secrets[s.party]) for s in (one, two)]
     one.start(states[1])
     two.start(states[0])
-    return one, two
 
 
 @pytest.mark.parametrize("name", ["round", "round_audited"])
 def test_a_whole_round_at_the_servers(name: str) -> None:
     vector = read(name)
     servers = servers_of(vector)
+    judges = auditors(servers[0].plan) if servers[0].plan.audited else ()
+    assert_played(servers, judges, vector)
+
+
+def test_rounds_with_an_audit_and_correlated_noise_are_those_of_the_transcripts() -> None:
+    vector = read("rounds_correlated")
+    servers = servers_of(vector)
+    plan, judges = servers[0].plan, auditors(servers[0].plan)
+    for number, played in enumerate(vector["rounds"]):
+        assert_played(servers, judges, played)
+        for party, data in enumerate(played["transcripts"]):
+            alone = Auditor(plan, party, SIGN_KEYS[2 + party])
+            if number == 0:
+                assert alone.replay(bytes.fromhex(data)).step == ""
+            else:  # its share builds on noise of the first round, which this auditor never saw
+                with pytest.raises(ProtocolError, match="noise of rounds .7., which is not here"):
+                    alone.replay(bytes.fromhex(data))
+
+
+def assert_played(
+    servers: tuple[Server, Server], judges: Sequence[Auditor], vector: dict[str, Any]
+) -> None:
+    begin(servers, vector)
     for message in vector["messages"]:
         server = servers[message["party"]]
         data = bytes.fromhex(message["data"])
@@ -212,8 +241,7 @@ def test_a_whole_round_at_the_servers(name: str) -> None:
     for answer in vector["answers"]:
         given = servers[answer["party"]].reply(Kind.ANSWER, vector["round"], answer["client"])
         assert given.hex() == answer["data"]
-    plan = servers[0].plan
-    opened = finish_round(servers, auditors=auditors(plan) if plan.audited else ())
+    opened = finish_round(servers, auditors=judges)
     assert list(opened.clients) == vector["clients"]
     assert {name: total.tolist() for name, total in opened.sums.items()} == vector["sums"]
     assert {name: total.tolist() for name, total in opened.lanes.items()} == vector["lanes"]
@@ -224,6 +252,7 @@ def test_a_whole_round_at_the_servers(name: str) -> None:
 def test_a_bad_report_is_refused_and_the_other_client_opens_alone(case: dict[str, Any]) -> None:
     vector = read("round")
     servers = servers_of(vector)
+    begin(servers, vector)
     refused = []
     for index, message in enumerate(vector["messages"]):
         data = case["data"] if index == case["replaces"] else message["data"]
