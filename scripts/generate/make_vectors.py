@@ -218,7 +218,7 @@ def audited_vectors() -> Json:
 
 def correlated_vectors() -> Json:
     """Two rounds of an audited plan with correlated noise, with the servers' transcripts."""
-    limits = {"noise_taps": (16, 8, 6), "min_separation": 3, "max_rounds": 3}
+    limits: Json = {"noise_taps": (16, 8, 6), "min_separation": 3, "max_rounds": 3}
     played = Played(dataclasses.replace(audited_plan(small_plan()), **limits))
     rounds = [played_round(played) for _ in range(2)]
     shared = {name: rounds[0][name] for name in ("plan", "state")}

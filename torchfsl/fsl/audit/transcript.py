@@ -106,7 +106,7 @@ def transcript_bytes(plan: Plan, reports: int) -> int:
 
 
 def auditor_bytes(plan: Plan, reports: int) -> int:
-    """Most bytes that an auditor stores: past noise twice and a transcript; 0 without an audit."""
+    """Most bytes that an auditor stores. Past noise twice and a transcript, 0 without an audit."""
     return 2 * ring_bytes(plan) + transcript_bytes(plan, reports) if plan.audited else 0
 
 

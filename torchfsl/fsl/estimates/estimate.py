@@ -51,8 +51,8 @@ class Estimate:
         noise_seconds: of a server's cores, which `server_core_hours` has too: drawing its noise.
         noise_bytes: of `disk_bytes`: past noise, which is mapped and not loaded.
         bounded_values: of the sum, whose norm a server compares with its bound; 0 without one.
-        auditor_bytes: of disk of a server's auditor: past noise, and the evidence of a round in
-            which it names its server, that noise and a transcript; 0 without an audit.
+        auditor_bytes: of disk of a server's auditor, 0 without an audit. Past noise, and the
+            evidence of a round in which it names its server: that noise and a transcript.
     """
 
     clients: int
