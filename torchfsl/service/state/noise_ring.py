@@ -81,10 +81,12 @@ class NoiseRing:
         """
         noise.slots, noise.held = self.slots, [-1] * len(self.slots)
         self._named = self._read(word)
+        # An attempt that never was committed may lie in the slot that turns over next.
+        over = max((index for index, _, _ in self._named.values()), default=0) + 1 - len(self.slots)
         for slot, (index, digest, number) in self._named.items():
             if self._digest(slot) == digest:
                 noise.held[slot], noise.rounds[slot] = index, number
-            else:
+            elif index != over:
                 self.lost += 1
                 log.warning("noise of index %d is lost: later rounds have more noise", index)
 
