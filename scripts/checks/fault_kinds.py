@@ -38,7 +38,7 @@ PERSON: Final = (
 CLIENT_KINDS: Final = ("kill client", "kill client, report acknowledged")
 KILLS: Final = ("kill", "kill both", *CLIENT_KINDS)
 KINDS: Final = (
-    *(*KILLS, "freeze, then kill", "disk full", "disk full, then kill", "no descriptors"),
+    *(*KILLS, "freeze", "freeze, then kill", "disk full", "disk full, then kill", "no descriptors"),
     *("writes refused", "read-only at the start", *PERSON, "report log damaged"),
 )
 """Every kind of fault."""
@@ -78,6 +78,10 @@ class Faults:
         for party in (0, 1):
             subprocess.run(["umount", "-l", str(self.servers.state(party))], capture_output=True)
 
+    def freeze(self, party: int, number: int = signal.SIGSTOP) -> None:
+        """Stop a server, or let it go on."""
+        os.kill(self._running(party), number)
+
     def do(self, kind: str, party: int) -> None:
         """One fault, and what follows from it without us."""
         if kind in CLIENT_KINDS:
@@ -85,8 +89,8 @@ class Faults:
             return
         parties = (0, 1) if kind.endswith("both") else (party,)
         before = [len(self.servers.ends(one)) for one in (0, 1)]
-        if kind == "freeze, then kill":
-            os.kill(self._running(party), signal.SIGSTOP)
+        if kind.startswith("freeze"):
+            self.freeze(party)
             time.sleep(1.0)
         newest = self._strike(kind, parties)
         start = time.monotonic()
@@ -103,7 +107,9 @@ class Faults:
     def _strike(self, kind: str, parties: tuple[int, ...]) -> dict[int, Path]:
         """Do it; by server the newest state, where that is not in place any more."""
         (party,) = parties[-1:]
-        if kind.startswith("disk full") and self.mounted:
+        if kind == "freeze":
+            self.freeze(party, signal.SIGCONT)
+        elif kind.startswith("disk full") and self.mounted:
             self._fill_up(party, killed=kind.endswith("kill"))
         elif kind.startswith("disk full") or kind in ("no descriptors", "writes refused"):
             self._starve(party, kind == "no descriptors")
@@ -162,6 +168,7 @@ class Faults:
             os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             while file.write(bytes(4096)) == 4096:
                 pass
+        self.freeze(party, signal.SIGCONT)  # it may stand still
         if killed:
             os.kill(self._running(party), signal.SIGKILL)
             self._wait_for_attempt(party)
@@ -175,6 +182,7 @@ class Faults:
         what, least = (resource.RLIMIT_NOFILE, 3) if descriptors else (what, 0)
         hard = resource.prlimit(pid, what)[1]
         resource.prlimit(pid, what, (least, hard))
+        os.kill(pid, signal.SIGCONT)  # it may stand still
         for _ in self._attended(_STANDS_SECONDS):
             pass
         with contextlib.suppress(ProcessLookupError):  # it has ended

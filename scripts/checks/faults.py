@@ -4,7 +4,7 @@
     python -m scripts.checks.faults                              # a taste, each kind twice
     python -m scripts.checks.faults --only kill --faults 200 --rounds 50
     python -m scripts.checks.faults --under loop
-    python -m scripts.checks.faults --noise --only kill freeze writes --faults 60
+    python -m scripts.checks.faults --noise --faults 60               # around the noise steps
     python -m scripts.checks.faults --under systemd --root FOLDER     # as root, see `machines.py`
 
 Whatever can go wrong is done (`fault_kinds.KINDS`) to server processes, and to clients, in every
@@ -19,7 +19,9 @@ FILE, which several of these programs may share:
   - the final model equals that of the same reports without faults, at both servers;
   - a round with an acknowledged report ends unopened only where a report log was damaged;
   - with --noise the sum is the exact one and what both servers keep as added, byte for byte; past
-    noise is not lost, and lies in no state folder after its time;
+    noise is not lost, and lies in no state folder after its time; no draw serves two shares.
+    Faults are kills, freezes and failing writes of servers, before and after a commitment, and
+    between the write of the noise and the commitment;
   - older states, lost ledgers and damaged models are refused; both serve again after each fault,
     and nobody is needed except where the manual says so.
 """
@@ -42,7 +44,7 @@ from typing import Any, Final
 import numpy as np
 
 from scripts.checks.fault_kinds import KINDS, PERSON, Faults, asked, round_of
-from scripts.checks.fault_noise import TERMS, NoiseOnDisk
+from scripts.checks.fault_noise import AROUND, KINDS_OF_NOISE, SLOT, TERMS, NoiseOnDisk
 from scripts.checks.fault_servers import Supervised
 from scripts.checks.machines import Booted, need_machine, watch
 from scripts.checks.round_clients import Clients, set_up_owner, sums_of
@@ -55,7 +57,7 @@ from torchfsl.submodel.server_model import ServerModel
 
 BAD: Final = (
     *("wrong_sums", "lost_reports", "steps_changed", "unexplained", "wedged"),
-    *("wrongly_accepted", "needed_a_person", "noise_left", "noise_lost"),
+    *("wrongly_accepted", "needed_a_person", "noise_left", "noise_lost", "draws_shared"),
 )
 """Findings that must stay empty."""
 NUM_CLIENTS: Final = 3
@@ -70,10 +72,12 @@ class Chaos:
     """Does one fault after the other in a thread, each in the state that had fewest of its kind."""
 
     def __init__(
-        self, faults: Faults, kinds: Sequence[str], wanted: int, hit: Hits, seconds: float = 3.0
-    ) -> None:
+        self, faults: Faults, kinds: Sequence[str], wanted: int, hit: Hits, seconds: float = 3.0,
+        noise: NoiseOnDisk | None = None,
+    ) -> None:  # fmt: skip
         self.faults, self.kinds, self.wanted, self.hit = faults, kinds, wanted, hit
-        self.seconds = seconds
+        self.noise, self.seconds = noise, seconds if noise is None else 10 * seconds
+        self.states: Sequence[str] = _STATES if noise is None else AROUND
         self.did: Hits = collections.Counter()
         self.first: dict[tuple[int, int, str], str] = {}
         self.changed: list[tuple[int, int, str]] = []
@@ -95,18 +99,25 @@ class Chaos:
         for name, count in self.hit.items():
             by_kind[name.split(": ")[0]] += count
         kind = min(self.kinds, key=lambda name: (by_kind[name], draw.random()))
-        target = min(_STATES, key=lambda s: (self.hit[f"{kind}: {s}"], draw.random()))
-        state = self.faults.servers.state(party)
-        limit = time.monotonic() + self.seconds
-        while round_of(state)[1] != target and time.monotonic() < limit:
-            time.sleep(0.001)
-        met = round_of(state)[1]
+        target = min(self.states, key=lambda s: (self.hit[f"{kind}: {s}"], draw.random()))
+        met = self._meet(target, party)
         print(f"{time.strftime('%X')} {kind} at server {party}, {met}", file=sys.stderr, flush=True)
         self.faults.do(kind, party)
-        self.hit[f"{kind}: {met if met in _STATES else 'between rounds'}"] += 1
+        self.hit[f"{kind}: {met if met in (*_STATES, SLOT) else 'between rounds'}"] += 1
         self.did[kind] += 1
         for server in (0, 1):
             self._look(server)
+
+    def _meet(self, target: str, party: int) -> str:
+        """Wait for a state of a server's round; the one that it is in then."""
+        state, limit = self.faults.servers.state(party), time.monotonic() + self.seconds
+        if target == SLOT and self.noise is not None:
+            if self.noise.caught(party, self.faults, self.seconds):
+                return SLOT
+            limit = 0.0
+        while round_of(state)[1] != target and time.monotonic() < limit:
+            time.sleep(0.001)
+        return round_of(state)[1]
 
     def _look(self, party: int) -> None:
         """Whether a server has changed a message that it sent in a step."""
@@ -115,6 +126,8 @@ class Chaos:
             digest = hashlib.sha256(body).hexdigest()
             if self.first.setdefault((party, number, kind), digest) != digest:
                 self.changed.append((party, number, kind))
+        if self.noise is not None:
+            self.noise.look(party)
 
 
 def run_batch(
@@ -137,7 +150,7 @@ def run_batch(
         on_disk = NoiseOnDisk(servers, task.plan)
         model = ServerModel(state)
         clients.start()
-        chaos = Chaos(faults, kinds, wanted, hit, 3.0 * slow)
+        chaos = Chaos(faults, kinds, wanted, hit, 3.0 * slow, on_disk if noise else None)
         chaos.thread.start()
         accepted: dict[int, tuple[int, ...]] = {}
         wrong: list[int] = []
@@ -177,6 +190,7 @@ def run_batch(
             "needed_a_person": sorted(set(faults.by_person) - set(PERSON)),
             "noise_left": on_disk.left(),
             "noise_lost": on_disk.lost(),
+            "draws_shared": on_disk.shared(),
         }
     finally:
         servers.stop()
@@ -288,7 +302,7 @@ def _servers(options: Options, folder: Path) -> Supervised:
     option("--only", nargs="+", metavar="KIND", about="kinds whose names begin so"),
     option("--faults", 2 * len(KINDS), "at least so many (default: each kind twice)"),
     option("--rounds", 0, "at least so many in each batch"),
-    option("--noise", False, "a plan with correlated noise and participation limits"),
+    option("--noise", False, "a plan with correlated noise, and faults around its steps"),
     option("--batch", 2 * len(KINDS), "faults on one pair of servers"),
     option("--slow", 1, "how many times longer rounds take than on an idle machine"),
     option("--seed", 0),
@@ -296,7 +310,8 @@ def _servers(options: Options, folder: Path) -> Supervised:
 )
 def main(options: Options) -> int:
     """Run batches until there were enough faults; exit status 1 if anything is wrong."""
-    kinds = [kind for kind in KINDS if kind.startswith(tuple(options.only or [""]))]
+    usual = KINDS_OF_NOISE if options.noise else KINDS
+    kinds = [kind for kind in usual if kind.startswith(tuple(options.only or [""]))]
     if options.under == "systemd":
         need_machine(options.root)
     total = read(options.json)

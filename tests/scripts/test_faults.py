@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from scripts.checks import machines
+from scripts.checks import fault_noise, machines
 from scripts.checks.fault_kinds import KILLS, KINDS, PERSON
 from scripts.checks.fault_servers import LOOP, Supervised
 from scripts.checks.faults import BAD, NUM_CLIENTS, add, is_good, main, read, run_batch
@@ -51,6 +51,30 @@ def test_nothing_is_lost_counted_twice_or_opened_twice_under_kill_9(tmp_path: Pa
     assert found["faults"] == dict.fromkeys(KILLS, 2)
     assert found["rounds_opened"] > 0
     assert found["wrong_sums"] == found["lost_reports"] == found["steps_changed"] == []
+
+
+@pytest.mark.slow
+def test_faults_between_the_write_of_noise_and_the_commitment_are_survived(tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    only = ["--noise", "--only", "freeze, then kill", "--faults", "4", "--batch", "4"]
+    assert main([*only, "--json", str(path)]) == 0
+    found = json.loads(path.read_text())
+    assert found["faults"] == {"freeze, then kill": 4}
+    assert found["states_hit"]["freeze, then kill: slot written"] == 1
+
+
+def test_two_rounds_that_commit_to_shares_under_one_draw_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = [{"0": (4, "a", 7), "1": (5, "b", 8)}, {"0": (4, "c", 9), "1": (5, "b", 8)}]
+    servers: Any = SimpleNamespace(state=lambda _: Path())
+    on_disk = fault_noise.NoiseOnDisk(servers, Any)
+    for word in [*words, {"0": (6, "a", 10)}]:
+        assert on_disk.shared() == []
+        value = json.dumps(word).encode()
+        monkeypatch.setattr(fault_noise, "asked", lambda *_, value=value: [(value,)])
+        on_disk.look(1)
+    assert on_disk.shared() == ["server 1, rounds [7, 10]"]
 
 
 def test_batches_add_up_and_a_run_goes_on_where_its_file_ends(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def noise_of(duo: KnownNoise, party: int) -> Any:
 @pytest.fixture
 def prepared(
     authorities: Authorities, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[KnownNoise, Disk, Path, list[Any]]]:
+) -> tuple[KnownNoise, Disk, Path, list[Any]]:
     """Servers before the noise steps of the round in which the ring turns over."""
     duo = KnownNoise(tmp_path / "servers", authorities, monkeypatch)
     for number in range(LAST):
@@ -111,7 +110,7 @@ def prepared(
     for node in duo.nodes:
         node.storage.ledger.close()
     shutil.copytree(duo.folder, tmp_path / "before")
-    yield duo, Disk(monkeypatch), tmp_path / "before", reports
+    return duo, Disk(monkeypatch), tmp_path / "before", reports
 
 
 def restart(duo: KnownNoise, before: Path) -> None:
