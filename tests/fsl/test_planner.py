@@ -211,9 +211,9 @@ def test_the_explanation_gives_the_bytes_of_every_segment_and_of_a_client() -> N
     assert text.splitlines()[2].split()[10:] == ["48", "48", "48", "b[12]"]
 
 
-def planned(lane: Lane = "none", ring_bits: int = 32, **options: Any) -> Plan:
+def planned(lane: Lane = "none", ring_bits: int = 32, frac_bits: int = 8, **options: Any) -> Plan:
     spec = SegmentSpec("table", "rows", (TensorSpec("table", (4096, 4)),), 16, 4)
-    encoding = FixedPoint(ring_bits=ring_bits, frac_bits=8, clip=4.0)
+    encoding = FixedPoint(ring_bits=ring_bits, frac_bits=frac_bits, clip=4.0)
     return build_plan(
         [spec], encoding=encoding, max_clients=options.pop("max_clients", 8), lane=lane, **options
     )
@@ -341,6 +341,14 @@ def test_bounds_whose_sums_could_leave_the_ring_are_refused_and_the_largest_name
     reached, room, most = map(int, found.groups())
     assert (reached, room) == (4 * weight * bound, (1 << 23) - 1)
     assert 4 * weight * most <= room < 4 * weight * (most + 1)
+    bits = {n: int(v) for n, v in re.findall(r"(ring_bits|frac_bits)=(\d+)", str(info.value))}
+    wider = planned(
+        lane, bits["ring_bits"], l2_bound=bound, max_weight=options.get("max_weight", 1)
+    )
+    assert (wider.proofs, bits["ring_bits"]) == ("norm", 32)
+    same_norm = bound >> (8 - bits["frac_bits"])
+    fewer = planned(l2_bound=same_norm, frac_bits=bits["frac_bits"], **options)
+    assert (fewer.proofs, 8 * same_norm > 4 * most) == ("norm", True)
     assert planned(l2_bound=most, **options).proofs == "norm"
     with pytest.raises(ParameterError, match="each prove"):
         planned(l2_bound=most + 1, **options)
@@ -363,6 +371,9 @@ def test_proven_counts_whose_sums_could_leave_the_ring_are_refused() -> None:
         if 16 * clients < 1 << 15:
             assert plan().proofs == "lanes"
         else:
-            with pytest.raises(ParameterError, match=r"lanes of 2048 clients could reach 32768"):
+            with pytest.raises(ParameterError, match=r"2048 clients could reach 32768") as info:
                 plan()
+            assert re.findall(r"\w+_bits=\d+", str(info.value)) == ["ring_bits=24"]
+            wider = FixedPoint(24, 0, 1.0)
+            assert plan(encoding=wider).proofs == "lanes"
         assert plan(proofs="none").proofs == "none"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import math
+import re
 import sys
 from typing import Any
 
@@ -137,7 +138,7 @@ def dense_plan(**options: Any) -> Plan:
         ({"noise_sigma": 5}, "without l2_bound"),
         ({"noise_sigma": -1, "l2_bound": 100}, "choose from 0 up to"),
         ({"noise_sigma": MAX_SIGMA + 1, "l2_bound": 100}, "choose from 0 up to"),
-        ({"l2_bound": 7}, "more frac_bits, or a bound of 8"),
+        ({"l2_bound": 7}, "use a bound of 8"),
         ({"l2_bound": 100, "noise_sigma": 5, "lane_sigma": 5}, "lane_sigma"),
         ({"l2_bound": 100, "noise_sigma": 5, "lane": "count"}, "lane_sigma"),
         ({"l2_bound": 100, "lane_sigma": 5, "lane": "count"}, "lane_sigma"),
@@ -481,12 +482,57 @@ def test_more_participations_than_rounds_hold_are_lowered_and_said(
     assert as_many == plan
 
 
-def test_noise_beyond_the_ring_names_epsilon_and_participations_too() -> None:
+@pytest.mark.parametrize(
+    ("encoding", "values", "wishes", "ways"),
+    [
+        (FixedPoint(32, 16, 1.0), 50, {"epsilon": 0.002, "band": 1}, ["ring_bits=48", "frac_bits=15"]),
+        (FixedPoint(32, 16, 1.0), 50, {"epsilon": 0.0005}, ["frac_bits=13"]),  # 32 bits of a draw
+        (FixedPoint(24, 12, 1.0), 1 << 20, {"epsilon": 0.002}, ["ring_bits=32"]),  # rounding
+        (FixedPoint(64, 12, 1.0), 1 << 20, {"epsilon": 0.00003}, []),
+    ],
+)  # fmt: skip
+def test_noise_beyond_the_ring_names_numbers_that_pass_every_check(
+    encoding: FixedPoint, values: int, wishes: dict[str, Any], ways: list[str]
+) -> None:
+    """Fewer frac_bits make the bound smaller, which rounding may exceed; draws fit 32 bits."""
     pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
-    tight = dataclasses.replace(room_plan(), encoding=FixedPoint(32, 16, 1.0))
+
+    def made(encoding: FixedPoint) -> Plan:
+        plan = make_plan(make_segment("bias", "dense", (values,)), encoding=encoding)
+        bound = privacy.l2_bound(encoding, 1.0)
+        plan = dataclasses.replace(plan, l2_bound=bound, max_clients=1000)
+        return privacy.calibrate(plan, delta=1e-6, **FEW, **wishes)
+
     with raises(ParameterError, "ring-overflow") as caught:
-        privacy.calibrate(tight, epsilon=0.002, delta=1e-6, band=1, **FEW)
-    assert "larger epsilon or fewer participations" in str(caught.value)
+        made(encoding)
+    said = str(caught.value)
+    assert re.findall(r"\w+_bits=\d+", said) == ways
+    assert "a larger epsilon, fewer participations" in said
+    for name, value in (way.split("=") for way in ways):
+        assert made(dataclasses.replace(encoding, **{name: int(value)})).noise_sigma
+    more = encoding.frac_bits - 1
+    while f"frac_bits={more}" not in ways and more >= 0:  # the others are refused, indeed
+        with pytest.raises(ParameterError):
+            made(dataclasses.replace(encoding, frac_bits=more))
+        more -= 1
+
+
+def test_fewer_clients_are_named_only_if_a_round_may_have_so_few() -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    for least, named in ((943, True), (944, False)):
+        with raises(ParameterError, "participation-limit") as caught:
+            plan = room_plan(min_clients=least)
+            privacy.calibrate(plan, epsilon=8.0, delta=1e-6, clients=21_000, **FEW)
+        assert ("max_clients=943" in str(caught.value)) is named
+
+
+def test_the_largest_delta_that_is_named_is_one_that_passes() -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    wishes: dict[str, Any] = {"epsilon": 8.0, "rounds": 3, "clients": 3150}
+    with raises(ParameterError, "out-of-range") as caught:
+        privacy.calibrate(room_plan(), delta=0.5, **wishes)
+    (delta,) = re.findall(r"below ([\d.e-]+),", str(caught.value))
+    assert privacy.calibrate(room_plan(), delta=0.9999 * float(delta), **wishes).noise_sigma
 
 
 def test_samples_and_limits_are_not_accounted_together() -> None:

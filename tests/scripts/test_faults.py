@@ -68,7 +68,8 @@ def test_two_rounds_that_commit_to_shares_under_one_draw_are_found(
 ) -> None:
     words = [{"0": (4, "a", 7), "1": (5, "b", 8)}, {"0": (4, "c", 9), "1": (5, "b", 8)}]
     servers: Any = SimpleNamespace(state=lambda _: Path())
-    on_disk = fault_noise.NoiseOnDisk(servers, Any)
+    plan: Any = None
+    on_disk = fault_noise.NoiseOnDisk(servers, plan)
     for word in [*words, {"0": (6, "a", 10)}]:
         assert on_disk.shared() == []
         value = json.dumps(word).encode()

@@ -14,7 +14,7 @@ keep it, too, is verified under `proofs = "norm"` only. How many take part is no
 from __future__ import annotations
 
 import dataclasses
-import logging
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -22,17 +22,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ParameterError, whole_numbers
+from torchfsl.errors import ParameterError
 from torchfsl.fsl import sampled_blocks as accountant_of_blocks
 from torchfsl.fsl import sampled_gaussian
 from torchfsl.fsl.noise import lanes as lanes_of
-from torchfsl.fsl.plan.headroom import with_headroom
+from torchfsl.fsl.plan.headroom import encodings_that_pass, with_headroom
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel import taps as correlation
 from torchfsl.submodel.accounting import accounting, renyi_epsilon
+from torchfsl.submodel.participation import check_clients, limits_of
 from torchfsl.submodel.plan import MAX_BOUND
-
-log = logging.getLogger("torchfsl.privacy")
 
 _ORDERS: Final = [
     *(1 + i / 32 for i in range(1, 96)),
@@ -234,14 +233,32 @@ def calibrate(
     rounds = _checked_rounds(plan, delta, rounds)
     most, apart = max_participations or plan.max_participations, min_separation
     apart = plan.min_separation if apart == 1 else apart
-    limits, band = _limits(rounds, most, apart, band)
+    limits, band = limits_of(rounds, most, apart, band)
     count = limits.get("max_participations", rounds)
     if clients:
-        _check_clients(plan, rounds, count, apart, clients)
+        check_clients(plan, rounds, count, apart, clients)
     wanted = _wanted(plan, epsilon, delta, rounds, other_plan) * math.sqrt(count / share)
     if sampled_blocks:
         limits["noise_taps"] = ()
         return _least_noise(plan, wanted, epsilon, delta, rounds, limits, other_plan)
+    noisy = functools.partial(
+        _with_noise, wanted=wanted, lane_share=lane_share, limits=limits, rounds=rounds, band=band
+    )
+    try:
+        return noisy(plan)
+    except ParameterError as error:
+        if error.code == "not-accounted":
+            raise
+        what, ways = str(error).rpartition(": ")[0], encodings_that_pass(plan, noisy)
+        ways += ["a larger epsilon", "fewer participations", "or fewer clients"]
+        wish = f"{what}: choose one of {', '.join(ways)}"
+        raise ParameterError(wish, code="ring-overflow") from error
+
+
+def _with_noise(
+    plan: Plan, wanted: float, lane_share: float, limits: dict[str, Any], rounds: int, band: int
+) -> Plan:
+    """The plan with `wanted` noise over the sensitivity of values and lanes together."""
     share = lane_share if plan.lane_values else 0.0
     values, lanes = _sensitivities(plan)
     parts = [wanted * values / math.sqrt(1 - share), wanted * lanes / math.sqrt(share or 1)]
@@ -250,17 +267,12 @@ def calibrate(
         best = correlation.optimise(rounds, band)
         longest = 1.01 * float(np.linalg.norm(best.coefficients))  # before taps are rounded
         taps = best.taps(correlation.fraction_bits(math.ceil(longest * max(parts) + 1)))
-    limits |= {
+    sigmas: dict[str, Any] = {
         name: _sigma(part * correlation.norm(taps), correlation.bits_of(taps)) if part else 0
         for name, part in zip(("noise_sigma", "lane_sigma"), parts, strict=True)
     }
-    try:
-        return with_headroom(dataclasses.replace(plan, noise_taps=taps, **limits))
-    except ParameterError as error:
-        raise ParameterError(
-            f"{error}; or ask for a larger epsilon or fewer participations",
-            code="ring-overflow",
-        ) from error
+    noisy = dataclasses.replace(plan, noise_taps=taps, **limits, **sigmas)
+    return with_headroom(noisy, advises=False)
 
 
 def _check_ask(epsilon: float, delta: float, clients: int, lane_share: float, share: float) -> None:
@@ -271,51 +283,9 @@ def _check_ask(epsilon: float, delta: float, clients: int, lane_share: float, sh
             raise ParameterError(wish, code="out-of-range")
     if clients and delta * clients >= 1:
         raise ParameterError(
-            f"delta is {delta:g} with {clients:,} clients: choose one below {1 / clients:.1g}, or "
+            f"delta is {delta:g} with {clients:,} clients: choose one below {1 / clients:.6g}, or "
             "the guarantee permits to disclose a whole client",
             code="out-of-range",
-        )
-
-
-def _limits(rounds: int, most: int, apart: int, band: int | None) -> tuple[dict[str, Any], int]:
-    """Fields of the plan that limit participation, and over how many rounds noise is correlated."""
-    most, apart = whole_numbers(max_participations=most, min_separation=apart)
-    if most < 0 or not 1 <= apart <= rounds:
-        raise ParameterError(
-            f"max_participations is {most} and min_separation {apart}: choose max_participations "
-            f"from 0, and min_separation from 1 to {rounds}, the rounds",
-            code="participation-limit",
-        )
-    band = min(apart, correlation.MAX_BAND, rounds) if band is None else band
-    if not 1 <= band <= min(apart, correlation.MAX_BAND):
-        raise ParameterError(
-            f"correlated over {band} rounds, a client may return after {apart}, so its reports "
-            f"overlap: choose a band from 1 to {min(apart, correlation.MAX_BAND)}, or reports "
-            "further apart",
-            code="participation-limit",
-        )
-    if not most and apart == 1:
-        return {}, 1
-    fits = -(-rounds // apart)
-    if most > fits:
-        log.warning("%d rounds hold %d reports %d apart: max_participations is lowered to that",
-                    rounds, fits, apart)  # fmt: skip
-    most = min(most or fits, fits)
-    return {"max_rounds": rounds, "max_participations": most, "min_separation": apart}, band
-
-
-def _check_clients(plan: Plan, rounds: int, count: int, apart: int, clients: int) -> None:
-    """Refuse rounds that so many clients cannot fill."""
-    each = plan.max_clients
-    if rounds * each > count * clients or apart * each > clients:
-        fits, fewer = count * clients // each, min(count * clients // rounds, clients // apart)
-        ways = [f"max_clients={fewer}"] if fewer else []
-        ways += [f"rounds={fits}"] if apart <= fits < rounds and apart * each <= clients else []
-        ways += ["more clients", "or a higher max_participations with a lower min_separation"]
-        raise ParameterError(
-            f"{clients} clients with {count} reports each, {apart} rounds apart, do not fill "
-            f"{rounds} rounds of {each}: choose one of {', '.join(ways)}",
-            code="participation-limit",
         )
 
 
@@ -328,7 +298,7 @@ def _wanted(
     if epsilon <= 4 * slack:
         raise ParameterError(
             f"no noise reaches epsilon {epsilon} in {rounds} rounds: ask for more than "
-            f"{4 * slack:.2g}", code="epsilon-unreachable")  # fmt: skip
+            f"{5 * slack:.2g}", code="epsilon-unreachable")  # fmt: skip
     whole = float(accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack)))
     room = whole**-2 - spent.gaussian**-2
     if room <= 0:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from typing import Any
 
-from torchfsl.errors import RejectedSubmission
+from torchfsl.errors import ParameterError, RejectedSubmission, whole_numbers
+from torchfsl.submodel import taps as correlation
+from torchfsl.submodel.plan import SubmodelPlan
+
+log = logging.getLogger("torchfsl.privacy")
 
 
 class Participation:
@@ -57,3 +63,53 @@ class Participation:
             for client in clients:
                 self.counts[client] = self.counts.get(client, 0) + 1
                 self.last[client] = index
+
+
+def limits_of(rounds: int, most: int, apart: int, band: int | None) -> tuple[dict[str, Any], int]:
+    """Fields of the plan that limit participation, and over how many rounds noise is correlated.
+
+    Raises:
+        ParameterError: a number is out of range.
+    """
+    most, apart = whole_numbers(max_participations=most, min_separation=apart)
+    if most < 0 or not 1 <= apart <= rounds:
+        raise ParameterError(
+            f"max_participations is {most} and min_separation {apart}: choose max_participations "
+            f"from 0, and min_separation from 1 to {rounds}, the rounds",
+            code="participation-limit",
+        )
+    band = min(apart, correlation.MAX_BAND, rounds) if band is None else band
+    if not 1 <= band <= min(apart, correlation.MAX_BAND):
+        raise ParameterError(
+            f"correlated over {band} rounds, a client may return after {apart}, so its reports "
+            f"overlap: choose a band from 1 to {min(apart, correlation.MAX_BAND)}, or reports "
+            "further apart",
+            code="participation-limit",
+        )
+    if not most and apart == 1:
+        return {}, 1
+    fits = -(-rounds // apart)
+    if most > fits:
+        log.warning("%d rounds hold %d reports %d apart: max_participations is lowered to that",
+                    rounds, fits, apart)  # fmt: skip
+    most = min(most or fits, fits)
+    return {"max_rounds": rounds, "max_participations": most, "min_separation": apart}, band
+
+
+def check_clients(plan: SubmodelPlan, rounds: int, count: int, apart: int, clients: int) -> None:
+    """Refuse rounds that so many clients cannot fill.
+
+    Raises:
+        ParameterError: with numbers that they can.
+    """
+    each = plan.max_clients
+    if rounds * each > count * clients or apart * each > clients:
+        fits, fewer = count * clients // each, min(count * clients // rounds, clients // apart)
+        ways = [f"max_clients={fewer}"] if fewer >= plan.min_clients else []
+        ways += [f"rounds={fits}"] if apart <= fits < rounds and apart * each <= clients else []
+        ways += ["more clients", "or a higher max_participations with a lower min_separation"]
+        raise ParameterError(
+            f"{clients} clients with {count} reports each, {apart} rounds apart, do not fill "
+            f"{rounds} rounds of {each}: choose one of {', '.join(ways)}",
+            code="participation-limit",
+        )

@@ -341,7 +341,7 @@ def _check_noise(plan: SubmodelPlan) -> None:
     if bound and bound * bound < values_per_client(plan):
         raise ParameterError(
             f"l2_bound is {bound}, which rounding {values_per_client(plan)} values alone can "
-            f"exceed: use more frac_bits, or a bound of {math.isqrt(values_per_client(plan)) + 1}",
+            f"exceed: use a bound of {math.isqrt(values_per_client(plan)) + 1}",
             code="bound-too-small",
         )
     _check_bounds(plan)

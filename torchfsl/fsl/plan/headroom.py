@@ -7,20 +7,25 @@ ring, it would come back at the other end and look like an honest one.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.proof_shape import row_trees
-from torchfsl.fsl.plan.statement import MAX_RING_BITS
+from torchfsl.kernels.ring import RING_BITS
 from torchfsl.submodel.plan import noise_tail, values_per_client
 
 
-def with_headroom(plan: Plan) -> Plan:
+def with_headroom(plan: Plan, *, advises: bool = True) -> Plan:
     """The plan, if no sum of accepted reports can leave its ring.
 
-    For new plans: those of before this check may run to their end.
+    For new plans: those of before this check may run to their end. `advises`: errors have remedies.
 
     Raises:
         ParameterError: naming the segment, what it could reach, and remedies that are enough.
@@ -42,7 +47,8 @@ def with_headroom(plan: Plan) -> Plan:
             raise ParameterError(
                 f"segment {segment.name!r}: {plan.max_clients} clients that each prove a norm "
                 f"could reach {math.isqrt(rows * (weight * bound) ** 2)}, above {room}, what the "
-                f"ring holds beside the noise: {_remedies(plan, segment, rows, room, least)}",
+                "ring holds beside the noise: "
+                + (_remedies(plan, segment, rows, room, least) if advises else ""),
                 code="ring-overflow",
             )
         if statement.has_lanes and rows * weight > capacity - noise_tail(
@@ -51,7 +57,7 @@ def with_headroom(plan: Plan) -> Plan:
             raise ParameterError(
                 f"segment {segment.name!r}: proven lanes of {plan.max_clients} clients could reach "
                 f"{rows * weight}, above the ring's limit {capacity} less the noise: "
-                f"{_remedies(plan, segment, rows, 0, 1)}",
+                + (_remedies(plan, segment, rows, 0, 1) if advises else ""),
                 code="ring-overflow",
             )
     return plan
@@ -60,9 +66,8 @@ def with_headroom(plan: Plan) -> Plan:
 def _remedies(plan: Plan, segment: TreeSegment, rows: int, room: int, least: int) -> str:
     """What helps; a smaller bound where one remains that rounding keeps (`least` values)."""
     weight = plan.max_clients * plan.max_weight
-    ways = ["fewer clients"]
-    if plan.encoding_of(segment).ring_bits < MAX_RING_BITS:
-        ways.insert(0, f"more ring_bits ({MAX_RING_BITS} at most)")
+    check = functools.partial(with_headroom, advises=False)
+    ways = [*encodings_that_pass(plan, check), "fewer clients"]
     if plan.max_weight > 1:
         ways.append("a smaller max_weight")
     most = math.isqrt(room**2 // (rows * weight**2))
@@ -70,7 +75,45 @@ def _remedies(plan: Plan, segment: TreeSegment, rows: int, room: int, least: int
         name = f"an l2_bounds[{segment.name!r}]" if segment.l2_bound else "an l2_bound"
         noise = "" if plan.noise_sigma else f" ({most * 7 // 8} where noise is to follow)"
         ways.append(f"{name} of at most {most}{noise}")
-    if room:
-        ways.append("fewer frac_bits, which make the bound smaller")
     less = "'lanes' or 'none'" if room and plan.lane != "none" else "'none'"
     return f"use {', '.join(ways)}, or proofs={less}"
+
+
+def encodings_that_pass(plan: Plan, check: Callable[[Plan], object]) -> list[str]:
+    """The narrowest wider ring and the most fewer frac_bits under which the plan passes all checks.
+
+    The bounds are those of the same real norms.
+    """
+    now, found = plan.encoding, []
+    wider = [bits for bits in RING_BITS if bits > now.ring_bits]
+    tried = {"ring_bits": wider, "frac_bits": range(now.frac_bits - 1, -1, -1)}
+    for name, values in tried.items():
+        for value in values:
+            try:
+                check(_encoded(plan, name, value))
+            except ParameterError:
+                continue
+            found.append(f"{name}={value}")
+            break
+    return found
+
+
+def _encoded(plan: Plan, name: str, value: int) -> Plan:
+    """The plan with other `ring_bits` or `frac_bits`."""
+    fewer = plan.encoding.frac_bits - value if name == "frac_bits" else 0
+
+    def with_value(encoding: FixedPoint) -> FixedPoint:
+        changes: dict[str, Any] = {name: value}
+        return dataclasses.replace(encoding, **changes)
+
+    def change(segment: TreeSegment) -> TreeSegment:
+        own = segment.encoding and with_value(segment.encoding)
+        return dataclasses.replace(segment, encoding=own, l2_bound=segment.l2_bound >> fewer)
+
+    return dataclasses.replace(
+        plan,
+        encoding=with_value(plan.encoding),
+        segments=tuple(map(change, plan.segments)),
+        l2_bound=plan.l2_bound >> fewer,
+        noise_sigma=-(-plan.noise_sigma >> fewer),
+    )
