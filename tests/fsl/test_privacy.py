@@ -485,7 +485,8 @@ def test_more_participations_than_rounds_hold_are_lowered_and_said(
 @pytest.mark.parametrize(
     ("encoding", "values", "wishes", "ways"),
     [
-        (FixedPoint(32, 16, 1.0), 50, {"epsilon": 0.002, "band": 1}, ["ring_bits=48", "frac_bits=15"]),
+        (FixedPoint(32, 16, 1.0), 50, {"epsilon": 0.002, "band": 1},
+         ["ring_bits=48", "frac_bits=15"]),
         (FixedPoint(32, 16, 1.0), 50, {"epsilon": 0.0005}, ["frac_bits=13"]),  # 32 bits of a draw
         (FixedPoint(24, 12, 1.0), 1 << 20, {"epsilon": 0.002}, ["ring_bits=32"]),  # rounding
         (FixedPoint(64, 12, 1.0), 1 << 20, {"epsilon": 0.00003}, []),
@@ -528,7 +529,7 @@ def test_fewer_clients_are_named_only_if_a_round_may_have_so_few() -> None:
 
 def test_the_largest_delta_that_is_named_is_one_that_passes() -> None:
     pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
-    wishes: dict[str, Any] = {"epsilon": 8.0, "rounds": 3, "clients": 3150}
+    wishes: dict[str, Any] = {"epsilon": 8.0, "rounds": 3, "clients": 1500}
     with raises(ParameterError, "out-of-range") as caught:
         privacy.calibrate(room_plan(), delta=0.5, **wishes)
     (delta,) = re.findall(r"below ([\d.e-]+),", str(caught.value))
@@ -555,3 +556,34 @@ def test_explain_states_both_epsilons_the_limits_and_what_is_not_covered() -> No
     assert "Protects" not in room_plan().explain()
     every = privacy.calibrate(room_plan(max_rounds=89), epsilon=8.0, delta=1e-6).explain()
     assert "A client may be in all 89 rounds." in every
+
+
+@pytest.mark.parametrize(("limits", "enough"), [(FEW, 22_250), (MANY, 11_125)])
+def test_explain_names_the_fewest_clients_that_fill_the_rounds(
+    limits: dict[str, Any], enough: int
+) -> None:
+    """`calibrate` without `clients=` cannot refuse rounds that stay empty."""
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    wishes: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-6, **limits}
+    said = privacy.calibrate(room_plan(), **wishes).explain()
+    assert f"Full rounds need {enough:,} clients." in said
+    assert privacy.calibrate(room_plan(), clients=enough, **wishes).noise_sigma
+    with raises(ParameterError, "participation-limit"):
+        privacy.calibrate(room_plan(), clients=enough - 1, **wishes)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "band", "clients", "learns"),
+    [(8.0, None, 1000, True), (0.5, None, 2, False), (8.0, 1, 1000, True), (0.003, 1, 1000, False)],
+)
+def test_explain_says_where_noise_leaves_nothing_to_learn(
+    epsilon: float, band: int | None, clients: int, learns: bool
+) -> None:
+    pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
+    plan = dataclasses.replace(room_plan(), encoding=FixedPoint(64, 16, 1.0), max_clients=clients)
+    found = privacy.calibrate(plan, epsilon=epsilon, delta=1e-6, band=band, **FEW)
+    most = 3 * math.sqrt(89) if found.noise_taps else math.sqrt(89)
+    size = 2 * 50 * (found.noise_sigma * found.noise_growth) ** 2
+    assert (math.sqrt(size) / clients / found.l2_bound > most) is not learns
+    assert ("the task learns next to nothing" in found.explain()) is not learns
+    assert "privacy.guarantee(plan, delta=...) gives it for another delta" in found.explain()

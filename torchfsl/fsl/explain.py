@@ -122,20 +122,29 @@ def _private(plan: Plan) -> list[str]:
     limits = f"A client may be in all {found.rounds} rounds."
     if plan.max_participations or found.min_separation > 1:
         apart = f", {found.min_separation} rounds apart" * (found.min_separation > 1)
-        limits = f"At most {found.participations} reports each{apart}; both servers refuse more."
+        reports = -(-found.rounds * plan.max_clients // found.participations)
+        enough = max(reports, found.min_separation * plan.max_clients)
+        limits = (
+            f"At most {found.participations} reports each{apart}; both servers refuse more. Full "
+            f"rounds need {enough:,} clients."
+        )
     if plan.lane_values:
         limits += " Without a count or weight (average='clients') the noise would be 5 % less."
     spread = math.sqrt(2) * plan.noise_sigma * plan.noise_growth / plan.max_clients / plan.l2_bound
     norm = spread * math.sqrt(noise_values(plan))
+    # Means add up over rounds, noise by the root, and correlated noise to about a third of that.
+    most = math.sqrt(found.rounds) * (3 if plan.noise_taps else 1)
+    lost = f", above {most:.3g}, so the task learns next to nothing" if norm > most else ""
     return [
         f"Protects one client number over the whole task: epsilon {found.epsilon_server:.2f} at "
         f"delta {_DELTA:g} against either server if the other adds its noise, and "
         f"{found.epsilon_public:.2f} against everybody else, compared with zeros sent in the same "
-        f"rounds (with other data: {found.epsilon_replaced:.2f}). {limits}",
+        f"rounds (with other data: {found.epsilon_replaced:.2f}). privacy.guarantee(plan, "
+        f"delta=...) gives it for another delta. {limits}",
         "Not hidden: who takes part, and when. Not protected: one person with several numbers; "
         "anybody, if both servers work together or leave out their noise.",
         f"Noise in a mean of {plan.max_clients} reports: {spread:.2g} times l2_bound on each "
-        f"value, so a norm of {norm:.3g} times the largest mean. More clients a round, fewer "
+        f"value, so a norm of {norm:.3g} times the largest mean{lost}. More clients a round, fewer "
         "participations or a larger epsilon lower it.",
         f"Each server draws {noise_values(plan):,} values a round and keeps {ring_bytes(plan):,} "
         "bytes of past noise on disk; a client sends and computes nothing for it.",

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
@@ -101,18 +100,15 @@ def encodings_that_pass(plan: Plan, check: Callable[[Plan], object]) -> list[str
 def _encoded(plan: Plan, name: str, value: int) -> Plan:
     """The plan with other `ring_bits` or `frac_bits`."""
     fewer = plan.encoding.frac_bits - value if name == "frac_bits" else 0
-
-    def with_value(encoding: FixedPoint) -> FixedPoint:
-        changes: dict[str, Any] = {name: value}
-        return dataclasses.replace(encoding, **changes)
+    changes: dict[str, Any] = {name: value}
 
     def change(segment: TreeSegment) -> TreeSegment:
-        own = segment.encoding and with_value(segment.encoding)
+        own = segment.encoding and dataclasses.replace(segment.encoding, **changes)
         return dataclasses.replace(segment, encoding=own, l2_bound=segment.l2_bound >> fewer)
 
     return dataclasses.replace(
         plan,
-        encoding=with_value(plan.encoding),
+        encoding=dataclasses.replace(plan.encoding, **changes),
         segments=tuple(map(change, plan.segments)),
         l2_bound=plan.l2_bound >> fewer,
         noise_sigma=-(-plan.noise_sigma >> fewer),
