@@ -18,10 +18,10 @@ FILE, which several of these programs may share:
   - what a server says in a step of a round never changes, so no round opens twice;
   - the final model equals that of the same reports without faults, at both servers;
   - a round with an acknowledged report ends unopened only where a report log was damaged;
-  - with --noise the sum is the exact one and what both servers keep as added, byte for byte; past
-    noise is not lost, and lies in no state folder after its time; no draw serves two shares.
+  - with --noise the sum is the exact one and what both servers keep as added, byte for byte. Past
+    noise is not lost, and lies in no state folder after its time. No draw serves two shares.
     Faults are kills, freezes and failing writes of servers, before and after a commitment, and
-    between the write of the noise and the commitment;
+    between the write of the noise and the commitment.
   - older states, lost ledgers and damaged models are refused; both serve again after each fault,
     and nobody is needed except where the manual says so.
 """
