@@ -25,9 +25,10 @@ from torchfsl.submodel.opened import Opened
 
 TERMS: Final = {
     "l2_bound": 1 << 20, "noise_sigma": 1000, "noise_taps": (256, 128), "min_separation": 2,
-    "max_rounds": 10_000,
+    "max_rounds": 10_000, "max_clients": 3,
 }  # fmt: skip
-"""Of a plan with noise; a client may report in every second round."""
+"""Of a plan with noise; a client may report in every second round. A round takes half of them: if
+it took all, none could come to the next."""
 Named = dict[str, set[int]]
 SLOT: Final = "slot written"
 """The moment between the write of a slot and the commitment to a share with it."""

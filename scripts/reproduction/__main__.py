@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from scripts.attacks import canary_audit
 from scripts.bench import measure as bench_measure
 from scripts.program import Options, UsageError, option, program
 from scripts.reproduction import (
@@ -95,6 +96,10 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     "preamble": (
         "random blocks drawn in secret and the largest blocks",
         lambda o: preamble.preamble(o.data, RUN_FOLDER, o.rounds or preamble.ROUNDS),
+    ),
+    "canaries": (
+        "lower bounds on epsilon by canaries, with planted faults",
+        lambda _: canary_audit.planted(),
     ),
     "averages": (averages.TITLE, lambda o: averages.averages(RUN_FOLDER, o.seed)),
     "rivals": (

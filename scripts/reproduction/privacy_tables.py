@@ -1,4 +1,4 @@
-"""The table of AUC by epsilon in docs/results/recommenders.md."""
+"""AUC by epsilon, for docs/results/recommenders.md, and planted faults of servers."""
 
 from __future__ import annotations
 
@@ -49,3 +49,16 @@ def _privacy(runs: list[Figures]) -> Iterator[Figures]:
             "exact": f"{sum(run['exact_rounds'] for run in group)} of "
             f"{sum(run['rounds'] for run in group)}",
         }
+
+
+@table(
+    "canaries",
+    "fault of a server | counted, at 2 | estimate, at 2 | counted, at 8 | estimate, at 8 | "
+    "bare values",
+    "{0} | {1:.2f} | {2:.2f} | {3:.2f} | {4:.2f} | {5}",
+)
+def _canaries(figures: Figures) -> Iterator[list[object]]:
+    for name, by_epsilon in figures["audits"].items():
+        found = [by_epsilon[epsilon] for epsilon in ("2", "8")]
+        numbers = [audit[what] for audit in found for what in ("counted", "estimated")]
+        yield [name, *numbers, found[0]["bare"]]

@@ -75,6 +75,7 @@ ON_MADE_UP_DATA: dict[str, list[str]] = {
 }
 ELSEWHERE = {
     "averages": "test_averages.py::test_momentum_is_ahead_of_the_plain_mean_on_disjoint_words",
+    "canaries": "tests/security/test_canary_audit.py::test_the_table_has_what_the_audit_finds",
     "liars": "tests/scripts/test_lies_table.py and its own runs of hours",
     "preamble": "test_reproduction.py::test_noise_of_drawn_blocks_is_computed_for_the_plan",
     "sesa": "test_sesa_costs.py::test_rounds_of_equal_shape_are_measured_under_every_aggregation",

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from scripts.attacks import canary_audit as audit
+from scripts.reproduction import privacy_tables
+from scripts.reproduction.page_table import TABLES
+from scripts.reproduction.results import write_result
 
 pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
 
+Patch = pytest.MonkeyPatch
+assert privacy_tables  # adds the table
 FEW = 30_000
 """Canaries: enough for the estimate."""
 
@@ -42,6 +49,17 @@ def test_bare_values_are_seen_at_once() -> None:
     found = audit.play(8.0, audit.FAULTS["one value in a thousand bare"], 0, FEW)
     assert 10 < found.bare < 60
     assert audit.shows(found, 8.0)
+
+
+def test_the_table_has_what_the_audit_finds(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = audit.planted(canaries=3000)
+    write_result("tables", "canaries", {"command": "c", "date": "today", **found})
+    head, _, *rows = TABLES["canaries"].render().splitlines()[:7]
+    assert head.startswith("| fault of a server | counted, at 2 |")
+    assert [row.split(" | ")[0] for row in rows] == [f"| {name}" for name in audit.FAULTS]
+    last = found["audits"]["a lost write"]["8"]
+    assert f"| {last['counted']:.2f} | {last['estimated']:.2f} | 0 |" in rows[-1]
 
 
 def test_the_strategy_leaves_the_draws() -> None:
