@@ -331,7 +331,7 @@ def _blocks(plan: Plan, sampled: tuple[int, int] | None) -> tuple[int, int]:
     if len(plan.segments) > 1 or segment.is_dense or plan.lane_values or sampled is not None:
         raise ParameterError(
             "sampled_blocks is stated for plans of one segment of trees without a lane, and not "
-            "together with sampled: send the rest as blocks, too, or leave it out"
+            "together with sampled: also send the rest as blocks, or leave it out"
         )
     return segment.k_max, segment.m
 

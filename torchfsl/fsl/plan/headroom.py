@@ -46,7 +46,7 @@ def with_headroom(plan: Plan, *, advises: bool = True) -> Plan:
             raise ParameterError(
                 f"segment {segment.name!r}: {plan.max_clients} clients that each prove a norm "
                 f"could reach {math.isqrt(rows * (weight * bound) ** 2)}, above {room}, what the "
-                "ring holds beside the noise: "
+                "ring holds next to the noise: "
                 + (_remedies(plan, segment, rows, room, least) if advises else ""),
                 code="ring-overflow",
             )

@@ -249,13 +249,13 @@ def plan_segment(
         return _dense(spec, m)
     if type(spec.k_max) is not int:
         raise ParameterError(
-            f"segment {spec.name!r}: k_max is {spec.k_max!r}; the rows a client may select are an "
-            "int",
+            f"segment {spec.name!r}: expected an int k_max, the most rows of a client, "
+            f"got {spec.k_max!r}",
             code="not-whole",
         )
     if spec.k_max < 1:
         raise ParameterError(
-            f"segment {spec.name!r}: give the rows a client may select, k_max >= 1",
+            f"segment {spec.name!r}: give the most rows of a client, k_max >= 1",
             code="row-limit",
         )
     spec = dataclasses.replace(spec, k_max=min(spec.k_max, m))
@@ -331,7 +331,7 @@ def _compare_with_dense(
         return _dense(segment, sum(t.numel for t in segment.tensors))
     raise ParameterError(
         f"{text}: pass above_break_even='dense' to send such segments whole"
-        + (" (clients then download them whole, too)" if segment.retrieve else "")
+        + (" (clients then also download them whole)" if segment.retrieve else "")
         + ", above_break_even='keep' to keep the trees, or choose fewer positions or larger blocks",
         code="above-break-even",
     )
