@@ -22,8 +22,8 @@ FEW: Final[dict[str, Any]] = {"max_participations": 4, "min_separation": 22}
 MANY: Final[dict[str, Any]] = {"max_participations": 8, "min_separation": 11}
 CELLS: Final[dict[str, tuple[int, float, dict[str, Any]]]] = {
     "none-b4": (1000, 0.01, {**FEW, "epsilon": 0.0}),
-    "eps8-b4": (1000, 0.06, {**FEW, "epsilon": 8.0}),
-    "eps8-b8": (2000, 0.06, {**MANY, "epsilon": 8.0}),
+    "eps8-b4": (1000, 0.04, {**FEW, "epsilon": 8.0}),
+    "eps8-b8": (2000, 0.04, {**MANY, "epsilon": 8.0}),
     "eps8-b4-independent": (1000, 0.01, {**FEW, "epsilon": 8.0, "band": 1}),
     "eps2-b4": (1000, 0.06, {**FEW, "epsilon": 2.0}),
     "eps2-b8": (2000, 0.06, {**MANY, "epsilon": 2.0}),
