@@ -190,6 +190,35 @@ def test_a_server_that_steers_is_named_and_the_honest_one_halts(
         assert audit_file(kept, verdicts(pair, 1)[0], key)[0] == REFUSED
 
 
+def test_a_finding_that_comes_after_its_round_has_ended_still_halts_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ODD, "add")
+    with Audited(tmp_path, seconds=3.0, odd=1) as pair:
+        pair.start()
+        pair.set_up()
+        with monkeypatch.context() as patch, pair.audited_by(0, 1):
+            patch.setattr(AuditorProcess, "_tell", lambda _: None)
+            pair.open()
+            pair.report(2, 3)
+            with pytest.raises(ProtocolError, match="audit_missing"):
+                pair.owner.close_round(pair.number)
+            wait_until(lambda: bool(verdicts(pair, 1)))
+        assert not pair.owner.links.info(0)["halted"]
+        pair.open()  # the next round runs when the finding comes
+        for _ in range(2):
+            with contextlib.closing(pair.auditor(1)) as late:
+                late.look()
+            assert "names server 1 (share:" in pair.owner.links.info(0)["halted"]
+            told = json.loads(verdicts(pair, 1)[0].read_bytes())
+            assert told["told"]
+            verdicts(pair, 1)[0].write_text(json.dumps(told | {"told": False}))
+        assert 'alerts_total{why="audit_liar_named"} 1.0' in pair.metrics(0)
+        pair.kill(0)
+        pair.start(0)
+        assert "names server 1 (share:" in pair.owner.links.info(0)["halted"]
+
+
 @contextlib.contextmanager
 def with_correlated_noise(folder: Path) -> Iterator[Audited]:
     """Servers that have opened one round."""

@@ -82,7 +82,7 @@ class AuditDesk:
 
         Raises:
             NotAllowed: it is this server's own auditor.
-            ProtocolError: the round does not run, or that auditor did not sign it.
+            ProtocolError: the round was never begun or has opened, or that auditor did not sign it.
         """
         self._check_other(caller)
         await self._station.write(self._halt, number, step, why, signature)
@@ -176,17 +176,21 @@ class AuditDesk:
 
     def _halt(self, number: int, step: str, why: str, signature: str) -> None:
         node = self._station.node
-        node.storage.ledger.running_round(number)
+        row = node.storage.ledger.round(number)
+        if row is None or row.state is StoredState.APPLIED:  # a late finding counts
+            row = node.storage.ledger.running_round(number)
         peer = 1 - node.party
         public = bytes.fromhex(node.plan.auditors[peer])
         parts = named_parts(node.plan.digest, number, peer, step, why)
         if not is_signed(public, bytes.fromhex(signature), kdf.LABEL_NAMED, *parts):
             raise ProtocolError("the finding is not signed by the auditor", code="bad-signature")
+        if "named" in node.storage.audits.record(node.plan, number):
+            return
         node.storage.audits.note(node.plan, number, named=f"{step}: {why}", signature=signature)
         node.storage.audits.alert(LIAR)
         reason = f"{LIAR}: its auditor names server {peer} ({step}: {why})"
         log.error("liar named", extra={"round": number, "alert": LIAR, "reason": reason})
-        node.halt(number, reason)
+        node.halt(reason)
 
     def _check_own(self, caller: Identity) -> None:
         if caller.number != self._station.node.party:

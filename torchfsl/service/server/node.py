@@ -206,12 +206,15 @@ class Node:
             self.transcript.hear(number, Kind.AUDIT_PASS, theirs)
             self.count(number, Kind.AUDIT_PASS)
 
-    def halt(self, number: int, reason: str) -> None:
-        """End a running round unopened, and the session for good."""
-        self._ledger.running_round(number)
+    def halt(self, reason: str) -> None:
+        """End the session for good, and a running round unopened."""
         self.server.abandon_round()
         self.server.state = RoundState.HALTED
-        self.storage.end_unopened(number, reason, self.server)
+        running = self.storage.running()
+        if running is None:
+            self.storage.halt(reason)
+        else:
+            self.storage.end_unopened(running.number, reason, self.server)
 
     def count(self, number: int, kind: Kind) -> None:
         """Let the peer's message for a step count, if it is stored and does not yet.
