@@ -389,6 +389,18 @@ def test_an_auditor_that_asks_too_early_or_for_another_server_stops_nothing(tmp_
                 judge.links.links[1].once("Named", forged, limit=0)
             with pytest.raises(NotAllowed, match="own auditor"):
                 judge.links.links[0].once("Named", forged, limit=0)
+            own = {"round": pair.number, "signature": "00" * 64}
+            for size in (0, 31, 33, 39, 41, 32 + 8 * 65, 1 << 16):  # 32, and 8 a round of noise
+                wrong = calls.encode_request(key="00" * size, **own)
+                with pytest.raises(DecodeError):
+                    judge.links.links[0].once("AuditKey", wrong, limit=0)
+            unsigned = calls.encode_request(key="00" * 40, **own)
+            with pytest.raises(ProtocolError, match="not signed by the plan's auditor"):
+                judge.links.links[0].once("AuditKey", unsigned, limit=0)
+            for size in (0, 63, 65, 1 << 16):
+                wrong = calls.encode_request(round=pair.number, message="00" * size)
+                with pytest.raises(DecodeError):
+                    judge.links.links[1].once("Passed", wrong, limit=0)
         with pair.audited_by(0, 1):
             pair.report(2, 3)
             assert pair.close().clients == (2, 3)
