@@ -164,7 +164,7 @@ def test_the_page_of_a_run_is_made_by_the_command_of_the_guide(folder: Path) -> 
     assert compare(command.split()[1:]) == 0
     assert "accuracy" in (folder / "mine.html").read_text()
     listed = set(
-        re.findall(r"^\| `([\w.]+/?)` \|", PAGE.split("## What a run leaves")[1], re.MULTILINE)
+        re.findall(r"^\| `([\w.]+/?)` \|", PAGE.split("## Files of a run")[1], re.MULTILINE)
     )
     there = {path.name + "/" * path.is_dir() for path in (folder / "runs" / "mine").iterdir()}
     assert listed == there
