@@ -83,9 +83,9 @@ class Guarantee:
             the public does not see; None for a client in every round.
         blocks: how many blocks of how many a client draws and sends in secret (`BlockSample`),
             which neither server nor public sees; None where the guarantee does not count on it.
-        epsilon_server: against one server, which sees who takes part and knows its own noise; for
-            a client that takes part in every round.
-        epsilon_public: against everybody who sees the opened sums only.
+        epsilon_server: against one server, which sees who participates and knows its own noise; for
+            a client that participates in every round.
+        epsilon_public: against everybody who sees the aggregates only.
         multiplier_server: noise over sensitivity in one round, against a server.
         multiplier_public: the same against the public.
         enforced: whether every report that is accepted keeps the bounds, because it has proven so
@@ -139,7 +139,7 @@ def guarantee(
     sampled_blocks: bool = False,
     other_plan: Plan | None = None,
 ) -> Guarantee:
-    """What the plan's noise guarantees.
+    """The guarantee of the plan's noise.
 
     Args:
         plan: with noise.
@@ -148,7 +148,7 @@ def guarantee(
             servers enforce.
         sampled: (n, K) where the reports of a round are those of n clients drawn at random from K,
             anew each round, and only the servers know who; n is that of the round with the largest
-            n / K. It is no secret. None: a client may be in every round.
+            n / K. It is public. None: a client may be in every round.
         sampled_blocks: state what holds for clients whose policy is `BlockSample`, whatever the
             policy of others.
         other_plan: of a second task over the same clients; epsilon is for both together.

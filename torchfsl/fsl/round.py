@@ -49,7 +49,7 @@ def run_round(
         round_number: above every earlier one.
 
     Returns:
-        The opened sums; law: equal to the plaintext sums, bit for bit.
+        The aggregates; law: bit-identical to the plaintext sums.
 
     Raises:
         ParameterError: an update does not fit the plan. The round ends unopened.
@@ -74,7 +74,7 @@ def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
     Raises:
         ProtocolError: the models differ; both servers halt.
         ParameterError: not server 0 and server 1 in this order, one model or optimizer object at
-            both, or `round_number` is no whole number in [0, 2**64). Nothing is opened then.
+            both, or `round_number` is not a whole number in [0, 2**64). Nothing is opened then.
     """
     check_number("round_number", round_number)
     _check_pair(servers)

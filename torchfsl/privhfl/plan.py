@@ -59,8 +59,8 @@ class QueryPlan:
         max_answering: most clients whose logits are added up.
         min_answering: fewest; with one, the querying party reads that client's logits.
         logit_bound: magnitude that no sum of logits divided by `max_answering` may reach.
-        session: tells tasks apart: keys of one are no use in another. Drawn by default, so that
-            nobody uses masks of another run again; the same text twice is for experiments alone.
+        session: tells tasks apart: keys of one do not work in another. Drawn by default, so that no
+            run uses masks of another one again. The same text twice is for experiments alone.
 
     Raises:
         ParameterError: a field is out of range, or graphs do not fit together.
@@ -313,7 +313,7 @@ def _turns(first: list[int], second: list[int]) -> list[int]:
 
 
 def explain(plan: QueryPlan) -> str:
-    """Some lines about a plan, made from it alone: nothing of them is measured."""
+    """Some lines about a plan, computed from it and not measured."""
     ring = plan.ring
     lines = [
         f"private queries, plan {plan.digest.hex()[:16]}",

@@ -46,7 +46,7 @@ _OFFERS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the querying party gets, and what it took.
+    """The answer that the querying party gets, and its cost.
 
     Attributes:
         logits: `[M, classes]` float64, the sum over those who answered.
@@ -64,7 +64,7 @@ def make_plan(
 ) -> QueryPlan:
     """The plan of clients with these modules; `fields` are the others of `QueryPlan`.
 
-    Every plan has a session of its own, drawn from the operating system: parties share one plan.
+    Every plan has a fresh session from the operating system: parties share one plan.
 
     Raises:
         ParameterError: a module holds what the protocol lacks, or fields do not fit.
@@ -163,7 +163,7 @@ class Querying:
 
         Args:
             querying: who asks.
-            answering: who shall answer; not the one who asks.
+            answering: who answers; not the one who asks.
             images: `[M, C, H, W]` reals, a tensor or a NumPy array; cut into batches of the plan's
                 size. At most `SPARE` = 4 times as large in magnitude as the samples with which this
                 client loaded weights.

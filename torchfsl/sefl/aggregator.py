@@ -227,7 +227,7 @@ class Aggregator(BoundServer):
         return opened
 
     def apply(self, opened: Opened) -> None:
-        """Update the model with the opened sums, once a round.
+        """Update the model with the aggregates, once per round.
 
         Raises:
             ProtocolError: no sums were opened since the last call.

@@ -101,7 +101,7 @@ class KeyHolder(BoundServer):
 
     @property
     def key_digest(self) -> bytes:
-        """What the plan is to name the public key by: 32 bytes."""
+        """The name of the public key in a plan: 32 bytes."""
         return messages.key_digest(self._keys.public)
 
     @property
@@ -164,7 +164,7 @@ class KeyHolder(BoundServer):
         return messages.encode(plan, Kind.VALUE, number, 0, digest, values, signing=self._signing)
 
     def listed(self, round_number: int) -> list[Named]:
-        """The clients, and the digests of their updates, that the last opened sum was said to have.
+        """The clients and digests of updates that the aggregator listed for the last aggregate.
 
         A client compares with its receipt: a signed receipt that is not listed convicts the
         aggregator, see `client.check_listed`. Empty for other rounds.

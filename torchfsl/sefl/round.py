@@ -69,8 +69,8 @@ def run_round(
         weights: by client number; 1 for those that are not named.
 
     Returns:
-        The opened sums; law: equal to the plaintext sums of weight times update, and both servers'
-        noise where the plan has any, bit for bit.
+        The aggregates; law: bit-identical to the plaintext sums of weight times update, and both
+        servers' noise if the plan has any.
 
     Raises:
         ParameterError: an update does not fit the plan. The round ends unopened.
@@ -140,7 +140,7 @@ class AggregatorAndKeyHolder(OfCohort[Remembered[ClientRound]]):
     def noise_sums(self) -> dict[str, Whole]:
         """By segment what both servers have added to the last round's sums, `int64[m, 1]`.
 
-        For an audit. Only a process that plays both servers can say so; nothing without noise.
+        For an audit. Only a process that plays both servers has it; empty without noise.
         """
         if not self._drawn:
             return {}

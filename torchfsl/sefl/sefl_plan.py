@@ -171,12 +171,12 @@ class SeflPlan(SubmodelPlan):
 
 
 class PlanOptions(TypedDict, total=False):
-    """What `build_plan` takes beside segments, encoding and `max_clients`.
+    """Options of `build_plan` next to segments, encoding and `max_clients`.
 
     Attributes:
         min_clients: fewest clients whose sum is opened; the key holder insists on it.
         slots: see `SeflPlan`.
-        lane: `weight` for the clients' weights, beside `none`.
+        lane: `weight` for the clients' weights, or `none`.
         session: 16 bytes; from the operating system when None.
 
     The others are those of `SubmodelPlan`.

@@ -79,7 +79,7 @@ class LoopbackServers:
 
     @property
     def urls(self) -> list[str]:
-        """Where clients and the other server reach them."""
+        """Addresses for clients and the other server."""
         return [f"https://127.0.0.1:{port}" for port in self.seen_ports]
 
     def state(self, party: int) -> Path:
@@ -87,7 +87,7 @@ class LoopbackServers:
         return self.folder / f"state{party}"
 
     def log(self, party: int) -> str:
-        """What a server logged."""
+        """The log of a server."""
         return (self.folder / f"server{party}.log").read_text()
 
     def start(self, *parties: int) -> None:
@@ -105,7 +105,7 @@ class LoopbackServers:
             )
 
     def command(self, party: int) -> list[str]:
-        """What starts a server."""
+        """The command that starts a server."""
         return [
             sys.executable, "-m", "torchfsl.service.command", "serve", "--party", str(party),
             "--config", str(self.config), "--listen", f"127.0.0.1:{self.ports[party]}",

@@ -13,7 +13,7 @@ from torchfsl.submodel.segments import SegmentSpec, SpecSource, default_encoding
 
 
 class PlanOptions(TypedDict, total=False):
-    """What `build_plan` takes beside segments, encoding, widths and collusion.
+    """Options of `build_plan` next to segments, encoding, widths and collusion.
 
     Attributes:
         dropouts: see `SesaPlan`.

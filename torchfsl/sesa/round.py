@@ -38,7 +38,7 @@ def run_round(
         round_number: above every earlier one.
 
     Returns:
-        The opened sums; law: equal to the plaintext sums of the updates given, bit for bit.
+        The aggregates; law: bit-identical to the plaintext sums of the updates given.
 
     Raises:
         ParameterError: an update does not fit the plan. The round ends unopened.

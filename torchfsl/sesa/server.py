@@ -115,8 +115,8 @@ class Server:
 
         Raises:
             DecodeError: malformed bytes.
-            RejectedSubmission: another round's, a stranger's, too early or late, or a second one
-                that differs from the first.
+            RejectedSubmission: another round's, not of a client of the plan, too early or
+                late, or a second one that differs from the first.
         """
         decoded = messages.decode(self.plan, message, *_FROM_CLIENTS)
         kind, client = decoded.kind, decoded.client
@@ -208,7 +208,7 @@ class Server:
         return Opened(sums, {}, len(clients), len(clients), clients)
 
     def apply(self, opened: Opened) -> None:
-        """Update the model with the opened sums, once a round.
+        """Update the model with the aggregates, once per round.
 
         Raises:
             ProtocolError: no sums were opened since the last call.
@@ -218,7 +218,7 @@ class Server:
         self.model.apply(self.plan, opened)
 
     def abandon_round(self) -> None:
-        """End the round unopened, whatever its state; its number is spent all the same."""
+        """End the round unopened, whatever its state; its number is spent."""
         self._round, self.state = _Round(), RoundState.IDLE
 
     # --- what the steps above are made of -----------------------------------------------------

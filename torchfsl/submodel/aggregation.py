@@ -26,7 +26,7 @@ from torchfsl.types import Array, Indices
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a round has cost a client so far, and what its submission left out.
+    """The cost of a round for a client so far, and what its submission left out.
 
     Attributes:
         upload_bytes: bytes sent to all servers in this round so far, headers included.
@@ -106,7 +106,7 @@ class RoundSession(Protocol):
         """Hand in nothing, in a report like any other; no report once the servers have failed."""
 
     def receipt(self) -> Receipt:
-        """What the round has cost so far, whether submitted or not."""
+        """The cost of the round so far, whether submitted or not."""
 
 
 class Participant(Protocol):

@@ -14,8 +14,8 @@ class Opened:
     Attributes:
         sums: by segment, `int64[positions, tau]` over the whole index space, zeros outside a
             segment's subset; under the payload `masks` 1 where any client selected, else 0.
-        lanes: by tree segment, `int64[positions]`: clients (or weight) that each position got;
-            empty without a lane.
+        lanes: by tree segment, `int64[positions]`, clients (or weight) that each position got.
+            Empty without a lane.
         num_clients: reports in the sums.
         total_weight: sum of the clients' weights; `num_clients` without a weight lane.
         clients: their numbers, sorted.

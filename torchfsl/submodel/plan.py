@@ -42,19 +42,19 @@ _LATER: Final = ("max_participations", "min_separation", "noise_taps", "clip", "
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SubmodelPlan:
-    """What is learnt, from how many, at which precision. Equal plans have equal digests.
+    """Parts of a model to train, from how many clients, how precisely. Equal plans: equal digests.
 
     Attributes:
         session: 16 random bytes in hex, fresh for every task.
-        encoding: fixed-point parameters of every segment that has none of its own; see
+        encoding: fixed-point parameters of every segment that has none; see
             `encoding_of`. How they round is the same in all segments.
-        max_clients: most reports a round may open.
-        min_clients: fewest reports a round may open; one opened report is one client's update.
+        max_clients: most reports that a round may open.
+        min_clients: fewest reports that a round may open; one opened report is one client's update.
         segments: the parts of the update; names are unique.
         lane: `count` or `weight` adds one lane to each position, which opens how many clients
             (or which weight) contributed to it. Off by default: it discloses more.
-        max_weight: largest weight a client may claim, at least 1; 1 without the weight lane. Proofs
-            let a client claim 0, which adds nothing; `submit` takes 1 and more.
+        max_weight: largest weight that a client may claim, at least 1; 1 without the weight lane.
+            Proofs let a client claim 0, which adds nothing; `submit` takes 1 and more.
         max_rounds: most rounds whose sums may be opened under this plan, which bounds what all of
             them tell together; 0 for no bound.
         min_contributors: fewest clients that must have sent a position for its values to be
@@ -206,7 +206,7 @@ class SubmodelPlan:
 
     @property
     def lane_values(self) -> int:
-        """Extra ring values a position: 1 with a count or weight lane, else 0."""
+        """Extra ring values per position: 1 with a count or weight lane, else 0."""
         return 0 if self.lane == "none" else 1
 
     @property
@@ -242,7 +242,7 @@ class SubmodelPlan:
         return json.dumps(self._json_fields(), sort_keys=True, separators=(",", ":"))
 
     def _json_fields(self) -> dict[str, Any]:
-        """What the JSON holds: every field that old plans had, and later ones that are in use."""
+        """Fields of the JSON: every field that old plans had, and later ones that are in use."""
         fields = dataclasses.asdict(self)
         for field in dataclasses.fields(self):
             if field.name in _LATER and fields[field.name] == field.default:

@@ -90,7 +90,7 @@ class Segment:
         policy: how positions are chosen and sent.
         tensors: the tensors, in index order.
         m: positions that may be selected: all, or those of the subset.
-        tau: values a position.
+        tau: values per position.
         k_max: largest number of positions a client may select; public.
         retrieve: whether clients fetch their rows privately before training.
         subset: the positions, strictly increasing, that any client may select; everything if empty.
@@ -200,7 +200,7 @@ class Segment:
 
     @property
     def download_bytes(self) -> int:
-        """Bytes of its tensors, downloaded whole."""
+        """Bytes of its tensors, all downloaded."""
         return sum(tensor.numel * self.item_bytes(tensor) for tensor in self.tensors)
 
     def describe(self) -> dict[str, str | int]:
@@ -216,10 +216,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpec:
-    """What the caller wants of one segment; a protocol's planner adds the layout.
+    """The caller's wish for one segment; a protocol's planner adds the layout.
 
-    `k_max` is the number of positions a client may select (ignored for `dense`); `tau` the values
-    a position for `blocks`, the row width for `rows`; the others as in `Segment`.
+    `k_max` is the number of positions that a client may select (ignored for `dense`). `tau` is the
+    values per position for `blocks`, the row width for `rows`. The others are as in `Segment`.
     """
 
     name: str

@@ -116,8 +116,8 @@ class ServerSGD(_Stateful):
     """p <- p - lr * g, with optional momentum. Averaging deltas is rate 1 without momentum.
 
     With momentum (FedAvgM, Hsu et al. 2019) v <- momentum * v + g takes the place of g, so that a
-    change counts 1 / (1 - momentum) times in the long run, in rounds in which nobody sends its
-    position, too. A server then keeps 8 bytes more for every parameter.
+    change counts 1 / (1 - momentum) times in the long run, also in rounds in which no client
+    sends its position. A server then keeps 8 bytes more for every parameter.
 
     Args:
         lr: rate of the first rounds.
@@ -139,7 +139,7 @@ class ServerSGD(_Stateful):
         """Set the rate; no state until the first step.
 
         Raises:
-            ParameterError: a setting is no number or out of range.
+            ParameterError: a setting is not a number, or out of range.
         """
         super().__init__()
         _check_rate(lr)
@@ -200,7 +200,7 @@ class ServerAdam(_Stateful):
         """Set the rates; no state until the first step.
 
         Raises:
-            ParameterError: a setting is no number or out of range.
+            ParameterError: a setting is not a number, or out of range.
         """
         super().__init__()
         _check_rate(lr)
@@ -278,7 +278,7 @@ class ServerLazyAdam(ServerAdam):
         """Set the rates; no state until the first step.
 
         Raises:
-            ParameterError: a setting is no number or out of range.
+            ParameterError: a setting is not a number, or out of range.
         """
         super().__init__(lr, betas=betas, eps=eps)
         self.rates = dict(rates or {})
@@ -318,7 +318,7 @@ class ServerFTRL(_Stateful):
         """Set the rates; no state until the first step.
 
         Raises:
-            ParameterError: a setting is no number or out of range.
+            ParameterError: a setting is not a number, or out of range.
         """
         super().__init__()
         for name, value in (("rate of FTRL", lr), ("beta", beta)):
@@ -369,7 +369,7 @@ class ServerRowAdagrad(_Stateful):
         """Set the rate; no state until the first step.
 
         Raises:
-            ParameterError: a setting is no number or out of range.
+            ParameterError: a setting is not a number, or out of range.
         """
         super().__init__()
         _check_rate(lr)

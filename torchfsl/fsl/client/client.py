@@ -86,7 +86,7 @@ class Client(SecretHolder):
 
         Raises:
             ParameterError: bad indices; the servers have then been sent dummies throughout. Or the
-                round number is none; nothing has been sent then.
+                round number is not valid. Nothing has been sent then.
         """
         if self.plan.max_epochs > 1:
             raise ParameterError(

@@ -59,16 +59,16 @@ class Plan(SubmodelPlan):
         segments: with the trees over each.
         hash_seed: 32 bytes in hex, fixed after the index spaces are; from the servers' joint coin.
         max_epochs: rounds that one set of trees serves (U-DPF session); 1 means fresh trees every
-            round. Above 1 all tree segments are fixed submodels: their trees go up once, later
-            rounds upload hints only, and every max_epochs rounds a client re-keys.
+            round. Above 1 all tree segments are fixed submodels. Their trees go up once, later
+            rounds upload hints only, and a client re-keys after max_epochs rounds.
         server_keys: X25519 public keys of server 0 and server 1 in hex, to which clients seal what
-            each server alone may read; empty in one process, where nobody is in between.
-        payload: `values`, or `masks` for a private set union: clients send uniform ring values and
-            only which sums are not zero is used; see `union`.
-        proofs: what clients prove to both servers of the values that they send: `none`; `lanes`,
-            that every count is 0 or 1 and that at most `k_max` are 1 in a segment, or, of weights,
-            that every one is 0 or one and the same number up to `max_weight`; `norm`, that the norm
-            of all values is within `l2_bound`, times the weight, and the lanes if there are any.
+            each server alone may read; empty in one process.
+        payload: `values`, or `masks` for a private set union (see `union`). There clients send
+            uniform ring values, and servers use only which sums are not zero.
+        proofs: what clients prove to both servers of the values that they send. `none`. `lanes`:
+            counts are 0 or 1 and at most `k_max` in a segment are 1, or weights are 0 or one and
+            the same number up to `max_weight`. `norm`: the norm of all values is within
+            `l2_bound`, times the weight, and the lanes if there are any.
             Stands in the JSON only where it is not `none`.
         audit: `open` if an auditor of each server replays its share before anything is opened,
             else `none`. It stands in the JSON with the next two, and only where it is not `none`.
@@ -123,7 +123,7 @@ class Plan(SubmodelPlan):
 
     @functools.cached_property
     def statement(self) -> Statement | None:
-        """What is proven of every report; None without proofs."""
+        """The statement that every report proves; None without proofs."""
         if self.proofs == "none":
             return None
         what = self.proofs, self.lane, self.l2_bound, self.max_weight
@@ -165,7 +165,7 @@ class Plan(SubmodelPlan):
 
     @functools.cached_property
     def early(self) -> tuple[TreeSegment, ...]:
-        """Segments whose trees travel before training: retrieved ones; in a session, all."""
+        """Segments whose trees travel before training: retrieved ones, or all in a session."""
         return tuple(s for s in self.with_trees if s.retrieve or self.max_epochs > 1)
 
     @functools.cached_property

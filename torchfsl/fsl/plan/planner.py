@@ -81,10 +81,10 @@ class ModelPlanOptions(TypedDict, total=False):
 
 
 class PlanOptions(ModelPlanOptions, total=False):
-    """What `build_plan` takes beside segments, encoding and `max_clients`.
+    """Options of `build_plan` next to segments, encoding and `max_clients`.
 
     Attributes:
-        min_clients: fewest reports a round may open, at most `max_clients`; 1 opens a single
+        min_clients: fewest reports that a round may open, at most `max_clients`; 1 opens a single
             client's update.
         lane: `count` or `weight` opens, for every position, how many clients (which weight) sent
             it, so that rows are averaged by who sent them: it discloses these numbers.
@@ -109,8 +109,8 @@ def build_plan(
 
     Args:
         specs: the segments wanted.
-        encoding: fixed-point parameters, of all segments whose spec has none of its own.
-        max_clients: most reports a round may open.
+        encoding: fixed-point parameters of all segments whose spec has none.
+        max_clients: most reports that a round may open.
         **options: see `PlanOptions`.
 
     Raises:

@@ -76,7 +76,7 @@ class Server(SecretHolder):
     Args:
         party: 0 or 1.
         plan: equal at both servers and all clients; no other pair of servers has it.
-        model: this server's copy of the model; both servers start from the same bits.
+        model: this server's copy of the model; both servers start bit-identical.
         max_sessions: in a plan with sessions, clients whose trees are held between rounds; each
             takes `sum of segment.tree_bytes`. Leaves are not cached but expanded anew.
         draw_noise: gives the noise of a plan that has any; the discrete Gaussian when None.
@@ -211,7 +211,7 @@ class Server(SecretHolder):
     def reply(
         self, kind: Kind, round_number: int, client: int, waiting: Iterable[int] = ()
     ) -> bytes:
-        """MODEL, MODEL_DIGEST or ANSWER for a client of the open round; others `waiting`, too."""
+        """MODEL, MODEL_DIGEST or ANSWER for a client of the open round; `waiting` are others."""
         with _ANSWERING:
             if kind in (Kind.FETCH_MODEL, Kind.FETCH_ANSWER):
                 return self.fetches.at(self.state).reply(kind, client, self.model)
@@ -382,7 +382,7 @@ class Server(SecretHolder):
         return opened
 
     def apply(self, opened: Opened) -> None:
-        """Update this server's model with the opened sums, once a round.
+        """Update this server's model with the aggregates, once per round.
 
         Raises:
             ProtocolError: no sums were opened since the last call.
@@ -394,7 +394,7 @@ class Server(SecretHolder):
             self.fetches.forget()
 
     def abandon_round(self) -> None:
-        """End the round unopened, whatever its state; its number is spent all the same."""
+        """End the round unopened, whatever its state; its number is spent."""
         if self.state is not RoundState.HALTED:
             _end(self, ())
 

@@ -32,7 +32,7 @@ _SETTLE_ATTEMPTS, _SETTLE_SECONDS = 10, 0.2
 
 
 class Owner:
-    """Who sets up tasks and opens rounds.
+    """The owner of tasks: sets them up and opens rounds.
 
     Args:
         servers: URLs of server 0 and server 1.
@@ -165,8 +165,8 @@ class Owner:
         """Open a round; returns when clients may send. See `RoundDriver.open`.
 
         Raises:
-            ProtocolError: they may not: the round has closed or ended, with the reason; the session
-                is halted; or a server does not know of a round that this owner has opened.
+            ProtocolError: they may not. The round has closed or ended, with the reason, the session
+                is halted, or a server does not know of a round that this owner has opened.
             NotReady: they may not before the policy's time is over; the servers go on trying.
         """
         digest = self._check_not_rolled_back()
@@ -260,8 +260,8 @@ class Owner:
     def _check_not_rolled_back(self) -> str:
         """The plan's digest, if server 0 knows of the last round that this owner has opened.
 
-        Each server refuses an older copy of its own state; this is for those who put back whole
-        machines, witnesses included, while the owner's program goes on. One server alone is
+        Each server refuses an older copy of its state. This is for operators who put back whole
+        machines, rollback counters included, while the owner's program goes on. One server alone is
         noticed by the other.
 
         Raises:

@@ -333,8 +333,8 @@ def connect(
 
     Raises:
         NotReady: they were not there, or had no task, in time.
-        ParameterError: the certificate is another client's or has expired, `client_id` is no
-            client's number, or the plan is below a floor. Nothing of the client has been sent then.
+        ParameterError: the certificate is another client's or has expired, `client_id` is not
+            a client's number, or the plan is below a floor. The client has sent nothing then.
         VersionMismatch: a side has to be upgraded.
         ProtocolError: the servers disagree, or the plan is not bound to them.
     """
