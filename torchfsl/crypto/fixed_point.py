@@ -60,7 +60,7 @@ class FixedPoint:
         rounding: `nearest` (ties to even) or `stochastic` (unbiased; needs a key when quantising).
 
     Raises:
-        ParameterError: a field is no number or out of range, or one client's largest value does
+        ParameterError: a field is not a number or out of range, or one client's largest value does
             not fit.
     """
 

@@ -112,7 +112,7 @@ def estimate(
     rates: Rates | None = None,
     prices: tuple[float, float] | None = None,
 ) -> Estimate:
-    """What a round of a plan takes.
+    """The cost of a round of a plan.
 
     Args:
         plan: public plan.
