@@ -27,7 +27,7 @@ CELLS: Final[dict[str, tuple[int, float, dict[str, Any]]]] = {
     "eps8-b4-independent": (1000, 0.01, {**FEW, "epsilon": 8.0, "band": 1}),
     "eps2-b4": (1000, 0.06, {**FEW, "epsilon": 2.0}),
     "eps2-b8": (2000, 0.06, {**MANY, "epsilon": 2.0}),
-    "eps2-b8-list": (2000, 0.06, {**MANY, "epsilon": 2.0, "rows": 500}),
+    "eps2-b8-list": (2000, 0.03, {**MANY, "epsilon": 2.0, "rows": 500}),
 }
 """By name the reports of a round, the servers' rate, and settings of `privacy`."""
 SERVERS: Final = "servers-"
