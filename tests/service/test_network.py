@@ -279,7 +279,9 @@ def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair
     for party in (0, 1):
         base = f"http://127.0.0.1:{pair.metrics_ports[party]}"
         metrics = urllib.request.urlopen(f"{base}/metrics").read().decode()  # noqa: S310
-        assert re.search(r'torchfsl_calls_total\{code="OK",method="Submit"\} \d', metrics)
+        assert re.search(
+            r'torchfsl_calls_total\{code="OK",door="grpc",method="Submit"\} \d', metrics
+        )
         assert "torchfsl_rounds_applied_total" in metrics
         health = json.loads(urllib.request.urlopen(f"{base}/health").read())  # noqa: S310
         assert health["ok"]

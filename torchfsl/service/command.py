@@ -217,7 +217,8 @@ def _serve(options: argparse.Namespace) -> int:
     settings, level = serving.read_settings(options)
 
     def ready(process: ServerProcess) -> None:
-        print(f"ready port={process.port} metrics={process.metrics_port}", flush=True)
+        web = f" web={process.web_port}" if settings.web is not None else ""
+        print(f"ready port={process.port} metrics={process.metrics_port}{web}", flush=True)
 
     try:
         with json_on_stderr(level):

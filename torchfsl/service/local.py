@@ -59,6 +59,7 @@ class LoopbackServers:
         ports: where the servers listen.
         seen_ports: where others reach them: the same, or ports of proxies.
         metrics_ports: of `/metrics` and `/health`, once a server listens.
+        web_ports: of the HTTPS doors, likewise; 0 without one.
         processes: those that run, by server; None where none does.
     """
 
@@ -75,7 +76,7 @@ class LoopbackServers:
         settings = f'min-clients = 1\nreplace = "owner"\nlog-level = "{level}"\n'
         self.config.write_text(settings + config)
         self.processes: list[subprocess.Popen[str] | None] = [None, None]
-        self.metrics_ports = [0, 0]
+        self.metrics_ports, self.web_ports = [0, 0], [0, 0]
 
     @property
     def urls(self) -> list[str]:
@@ -127,6 +128,7 @@ class LoopbackServers:
             raise RuntimeError(f"server {party} did not start:\n{self.log(party)[-2000:]}")
         told = dict(part.split("=") for part in line.split()[1:])
         self.metrics_ports[party] = int(told["metrics"])
+        self.web_ports[party] = int(told.get("web", 0))
 
     def kill(self, party: int) -> None:
         """Send SIGKILL."""

@@ -61,6 +61,12 @@ Every option can be given in a TOML file instead (--config), options win:
   bytes_in_flight = 268435456
   [storage]                          # fields of torchfsl.service.server.storage.NodeSettings
   reserve_bytes = 268435456
+  [web]                              # clients by HTTPS, see docs/web-door.md; needs torchfsl[web]
+  listen = "0.0.0.0:7443"
+  certificate = "/etc/torchfsl/web.pem"
+  key = "/etc/torchfsl/web.key"
+  admission = "/etc/torchfsl/admission.toml"
+  origins = ["https://app.example"]
 """
 
 _OPTIONS: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
@@ -120,8 +126,9 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     from torchfsl.service.server.intake import Limits
     from torchfsl.service.server.process import ServeSettings
     from torchfsl.service.server.storage import NodeSettings
+    from torchfsl.service.server.web_settings import WebSettings
 
-    given, limits, storage, floors = _read_given(options)
+    given, limits, storage, floors, web = _read_given(options)
     for name in ("party", "listen", "peer", "state"):
         if name not in given:
             raise ParameterError(f"--{name} is missing; see torchfsl serve --help")
@@ -146,7 +153,7 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
         given["party"], given["listen"], given["peer"], given["state"], files,
         given.get("metrics", ""), given.get("grpc-health", ""), node,
         _section(Limits, limits, "limits"), given.get("witness"), given.get("deny"),
-        _engine(given),
+        _engine(given), None if web is None else WebSettings.from_mapping(web),
     )  # fmt: skip
     return settings, level
 
@@ -182,11 +189,13 @@ def urls_of(settings: ServeSettings) -> list[str]:
     return [own, settings.peer] if settings.party == 0 else [settings.peer, own]
 
 
-def _read_given(options: argparse.Namespace) -> tuple[dict[str, Any], Any, Any, dict[str, Any]]:
-    """What is given of `_OPTIONS`, each of its type, and the file's three sections."""
+def _read_given(
+    options: argparse.Namespace,
+) -> tuple[dict[str, Any], Any, Any, dict[str, Any], Any]:
+    """What is given of `_OPTIONS`, each of its type, and the file's four sections."""
     given = _read_toml(options.config) if options.config is not None else {}
     limits, storage = given.pop("limits", {}), given.pop("storage", {})
-    floors = given.pop("floors", {})
+    floors, web = given.pop("floors", {}), given.pop("web", None)
     if not isinstance(floors, dict):
         raise ParameterError("[floors] is a section, of demands on plans")
     kinds = {name: kind for name, _, kind, _ in _OPTIONS}
@@ -199,7 +208,7 @@ def _read_given(options: argparse.Namespace) -> tuple[dict[str, Any], Any, Any, 
             given[name] = option
         elif name in given:
             given[name] = _of_kind(name, given[name], kind)
-    return given, limits, storage, floors
+    return given, limits, storage, floors, web
 
 
 def _of_kind(name: str, value: Any, kind: Callable[[Any], Any]) -> Any:

@@ -19,7 +19,7 @@ import grpc
 
 from torchfsl.errors import DecodeError, Error, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.suite import WIRE_VERSION
-from torchfsl.service.net.identity import NotAllowed
+from torchfsl.service.net.identity import NotAdmitted, NotAllowed
 from torchfsl.service.net.text import printable
 from torchfsl.service.state.records import StoreFull
 from torchfsl.version import __version__
@@ -70,6 +70,7 @@ class NotReady(Error):
 
 _CODES: Final[tuple[tuple[type[Error], grpc.StatusCode], ...]] = (
     (VersionMismatch, grpc.StatusCode.UNIMPLEMENTED),
+    (NotAdmitted, grpc.StatusCode.UNAUTHENTICATED),
     (NotAllowed, grpc.StatusCode.PERMISSION_DENIED),
     (StoreFull, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),

@@ -41,6 +41,12 @@ class NotAllowed(Error):
     code = "not-allowed"
 
 
+class NotAdmitted(NotAllowed):
+    """A request brings no token, or none that lets it in, or is not signed by the token's key."""
+
+    code = "not-admitted"
+
+
 class Role(Enum):
     """Who takes part."""
 

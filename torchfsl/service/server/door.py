@@ -113,21 +113,23 @@ class Door:
     def call(self, peer: str, caller: Identity) -> Iterator[None]:
         """A call of a certified caller, during which its connection stays.
 
+        A connection is that of its last caller.
+
         Raises:
             Overloaded: there are too many connections, and all have calls under way.
         """
         guest = self._find(peer)
         if guest is None:
             raise Overloaded("the connection has ended")
-        if guest.caller is None:
-            crowding = self.guests.in_the_way_of(caller)
-            if crowding is not None:
-                self._drop(*crowding)
-            self.guests.admit(guest, caller)
-            self._passages[guest.name].stop_timer()
         clock = asyncio.get_running_loop().time
         guest.calls, guest.used = guest.calls + 1, clock()
         try:
+            if guest.caller != caller:
+                crowding = self.guests.in_the_way_of(caller)
+                if crowding is not None:
+                    self._drop(*crowding)
+                self.guests.admit(guest, caller)
+                self._passages[guest.name].stop_timer()
             yield
         finally:
             guest.calls, guest.used = guest.calls - 1, clock()

@@ -29,7 +29,7 @@ LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 _FIELDS: Final = (
     "round", "clients", "reports", "reason", "method", "caller", "code", "plan", "why",
-    "server_state", "peer", "count", "files", "connections", "needed", "path",
+    "server_state", "peer", "count", "files", "connections", "needed", "path", "door",
 )  # fmt: skip
 _NATIVE: Final = re.compile(r"([IWEF])\d{4} .*?\] (.*)")
 _LEVELS_OF_NATIVE: Final = {"I": 20, "W": 30, "E": 40, "F": 50}

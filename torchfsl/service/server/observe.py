@@ -33,31 +33,34 @@ class Observer:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        labels = ("method", "code")
+        labels = ("method", "code", "door")
         self._calls = Counter(
             "torchfsl_calls",
-            "Calls answered, by method and status.",
+            "Calls answered, by method, status and door.",
             labels,
             registry=self.registry,
         )
         self._bytes = Counter(
             "torchfsl_bytes",
-            "Bytes of messages, by method and direction.",
-            ("method", "direction"),
+            "Bytes of messages, by method, direction and door.",
+            ("method", "direction", "door"),
             registry=self.registry,
         )
         self._seconds = Histogram(
-            "torchfsl_call_seconds", "Time to answer a call.", ("method",), registry=self.registry
-        )
+            "torchfsl_call_seconds", "Time to answer a call, by method and door.",
+            ("method", "door"), registry=self.registry,
+        )  # fmt: skip
         self.participations_refused = {"participations-spent": 0.0, "too-early": 0.0}
         prometheus_client.ProcessCollector(registry=self.registry)
 
-    def call(self, method: str, code: str, stream: Stream, seconds: float) -> None:
-        """A call has ended."""
-        self._calls.labels(method, code).inc()
-        self._bytes.labels(method, "received").inc(stream.received)
-        self._bytes.labels(method, "sent").inc(stream.sent)
-        self._seconds.labels(method).observe(seconds)
+    def call(
+        self, method: str, code: str, stream: Stream, seconds: float, door: str = "grpc"
+    ) -> None:
+        """A call has ended; `door` is "grpc" or "web"."""
+        self._calls.labels(method, code, door).inc()
+        self._bytes.labels(method, "received", door).inc(stream.received)
+        self._bytes.labels(method, "sent", door).inc(stream.sent)
+        self._seconds.labels(method, door).observe(seconds)
 
     def refusal(self, code: str) -> None:
         """A call was refused; counts where a participation limit is the reason."""

@@ -43,6 +43,7 @@ from torchfsl.service.server.router import Methods, Router
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.storage import NodeSettings
 from torchfsl.service.server.supervision import supervised
+from torchfsl.service.server.web_settings import WebSettings
 from torchfsl.service.server.worker import keep_memory
 
 log = logging.getLogger("torchfsl.service")
@@ -65,6 +66,7 @@ class ServeSettings:
         witness: see `Storage`.
         deny: the deny list; None for nobody.
         engine: where its evaluation runs.
+        web: the HTTPS door; None for none.
     """
 
     party: int
@@ -79,6 +81,7 @@ class ServeSettings:
     witness: Path | None = None
     deny: Path | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
+    web: WebSettings | None = None
 
 
 class ServerProcess:
@@ -99,7 +102,10 @@ class ServerProcess:
         authorities = settings.tls.authorities()
         self._validity = Validity(settings.tls, settings.party)
         key, _ = settings.tls.seal_pair()
-        self._limits = _fitting(settings.limits)
+        if settings.web is not None:
+            settings.web.check_installed()
+            settings.web.days_left()
+        self._limits = _fitting(settings.limits, 1 if settings.web is None else 2)
         self._ending = contextlib.AsyncExitStack()
         self._ending.callback(_lock(settings.state).close)
         self.observer = Observer()
@@ -115,6 +121,8 @@ class ServerProcess:
         )
         self._listening = bound_socket(settings.listen)
         self.port = int(self._listening.getsockname()[1])
+        self._web_listening = bound_socket(settings.web.listen) if settings.web else None
+        self.web_port = self._web_listening.getsockname()[1] if self._web_listening else 0
 
     async def start(self) -> None:
         """Listen, and go on with an interrupted round."""
@@ -135,9 +143,9 @@ class ServerProcess:
         else:
             side = Follower(self.station, relays, audits)
         desk = FetchDesk(self.station, link)
-        door = await self._answer(
-            all_methods(self.station, relays, desk, side, self._certificates, audits)
-        )
+        methods = all_methods(self.station, relays, desk, side, self._certificates, audits)
+        door = await self._answer(methods)
+        await self._answer_web(methods)
         self._health.begin(self.node, self.station, self._validity, self._listener)
         self.station.unready = self._health.unready
         ending.callback(asyncio.create_task(self._health.live()).cancel)
@@ -192,6 +200,22 @@ class ServerProcess:
         self._ending.callback(door.close_listening)
         door.open(self._listening)
         return door
+
+    async def _answer_web(self, methods: Mapping[Role | None, Methods]) -> None:
+        """Also take calls by HTTPS, if there are settings for it."""
+        settings = self.settings.web
+        if settings is None or self._web_listening is None:
+            return
+        from torchfsl.service.server.admission import Tokens
+        from torchfsl.service.server.web import WebDoor
+
+        web = WebDoor(
+            settings, self._web_listening, self._limits, self.station, methods[Role.CLIENT],
+            self.observer, Tokens(),
+        )  # fmt: skip
+        self._ending.push_async_callback(web.stop)
+        await web.start()
+        log.info("server %d listens for HTTPS on port %d", self.settings.party, self.web_port)
 
     def _observe(self) -> int:
         """Answer operators, also while the state is recovered; the port."""
@@ -269,16 +293,17 @@ def check_addresses(settings: ServeSettings) -> None:
         raise ParameterError("--peer is the address that this server listens on: name the other's")
 
 
-def _fitting(limits: Limits) -> Limits:
-    """Fewer connections where this process may not open so many files.
+def _fitting(limits: Limits, doors: int) -> Limits:
+    """Fewer connections at each door where this process may not open so many files.
 
     Raises:
         ParameterError: too few to serve anybody.
     """
     files = raise_file_limit()
-    fit = connections_for(files, limits.connections)
+    wanted = doors * limits.connections
+    fit = connections_for(files, wanted) // doors
     if fit < limits.connections:
-        fields = {"files": files, "connections": fit, "needed": files_for(limits.connections)}
+        fields = {"files": files, "connections": fit, "needed": files_for(wanted)}
         log.warning("the limit of open files allows fewer connections than wanted", extra=fields)
     handshakes = min(limits.handshakes, fit // 2)
     return dataclasses.replace(limits, connections=fit, handshakes=handshakes)

@@ -1,0 +1,106 @@
+"""The HTTPS door's settings, its TLS, and what it needs to be installed. Loads no h11 itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from torchfsl.errors import ParameterError
+from torchfsl.service.net.addresses import split_address, user_path
+from torchfsl.service.net.identity import days_left
+
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.-]+(:[0-9]{1,5})?")
+_NAMES: Final = ("listen", "certificate", "key", "admission")
+
+
+@dataclass(frozen=True, slots=True)
+class WebSettings:
+    """The section `[web]` of a server's settings.
+
+    Attributes:
+        listen: `HOST:PORT`; port 0 takes a free one.
+        certificate: of a public authority, with its chain, PEM.
+        key: its private key, PEM.
+        admission: file of the issuers of tokens, see `torchfsl.service.server.admission`.
+        origins: of the pages whose scripts may call, as `https://app.example`.
+    """
+
+    listen: str
+    certificate: Path
+    key: Path
+    admission: Path
+    origins: tuple[str, ...] = ()
+
+    @classmethod
+    def from_mapping(cls, values: Any) -> WebSettings:
+        """From a table of TOML.
+
+        Raises:
+            ParameterError: a setting is missing, unknown or not valid.
+        """
+        known = {*_NAMES, "origins"}
+        if not isinstance(values, Mapping) or not set(_NAMES) <= set(values) <= known:
+            raise ParameterError(
+                f"[web] has the settings {', '.join(_NAMES)}, and perhaps origins: give these alone"
+            )
+        for name in _NAMES:
+            if type(values[name]) is not str:
+                raise ParameterError(f"{name} in [web] is {values[name]!r}: it is text in quotes")
+        origins = values.get("origins", [])
+        if not isinstance(origins, list):
+            raise ParameterError("origins in [web] is a list, as ['https://app.example']")
+        for origin in origins:
+            if type(origin) is not str or not _ORIGIN.fullmatch(origin):
+                raise ParameterError(
+                    f"origins in [web]: expected an origin, got {origin!r}: write https://HOST or "
+                    "https://HOST:PORT, in small letters, without a path"
+                )
+        split_address(values["listen"])
+        certificate, key, admission = (user_path(values[name]) for name in _NAMES[1:])
+        return cls(values["listen"], certificate, key, admission, tuple(origins))
+
+    def check_installed(self) -> None:
+        """Raise ParameterError where h11 is missing."""
+        if importlib.util.find_spec("h11") is None:
+            raise ParameterError(
+                "[web] needs the package h11, which is not installed: pip install 'torchfsl[web]', "
+                "or leave the section out",
+                code="package-missing",
+            )
+
+    def days_left(self) -> int:
+        """Whole days for which the certificate is still valid; raises as `identity.days_left`."""
+        try:
+            return days_left(self.certificate.read_bytes(), self.certificate)
+        except OSError as error:
+            raise ParameterError(f"cannot read {error.filename}: {error.strerror}") from None
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """Put certificate and key into a context.
+
+        Raises:
+            ParameterError: a file cannot be read, or the key is not the certificate's.
+        """
+        try:
+            context.load_cert_chain(self.certificate, self.key, password="")  # asks nobody
+        except (OSError, ValueError) as error:
+            raise ParameterError(
+                f"{self.certificate} and {self.key} are not a pair without a password: {error}"
+            ) from None
+
+    def context(self) -> ssl.SSLContext:
+        """TLS 1.3 alone, without early data, which the module ssl never takes.
+
+        Raises:
+            ParameterError: as `load`.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.set_alpn_protocols(["http/1.1"])
+        self.load(context)
+        return context
