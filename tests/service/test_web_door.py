@@ -224,3 +224,13 @@ def test_settings_of_the_door_are_checked_and_h11_is_asked_for(
 
 def test_the_headers_of_the_tests_are_those_of_this_version() -> None:
     assert VERSION["Torchfsl-Wire"] == dict(calls.metadata())["torchfsl-wire"] == "4"
+
+
+def test_a_refusal_before_the_body_has_come_leaves_the_connection_usable(pair: WebPair) -> None:
+    refusable = head("Content-Length: 2", "Authorization: Torchfsl x", name="Model")
+    one = head("Content-Length: 2") + b"{}"
+    with pair.raw() as connection:
+        connection.sendall(refusable)
+        refused(Answer.read_from(connection), 401, "nonce-expired")
+        connection.sendall(b"{}" + one)  # the rest, and the next request with it
+        assert Answer.read_from(connection).status == 200

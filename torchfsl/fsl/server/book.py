@@ -225,6 +225,10 @@ class ReportBook:
         """Complete reports that were not rejected, by client, sorted."""
         return {c: report for c, report in sorted(self._reports.items()) if report.is_complete}
 
+    def clients(self) -> list[int]:
+        """Numbers of the clients that have sent a message of the round."""
+        return list(self._reports)
+
     def complete_from(self, client: int) -> Report | None:
         """The client's report if it is complete and was not rejected."""
         report = self._reports.get(client)

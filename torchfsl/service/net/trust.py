@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,7 @@ _own_log = logging.getLogger("torchfsl.service.validity")
 
 _LOOK_SECONDS: Final = 1.0
 _PREFIX: Final = re.compile(r"sha256(:| fingerprint=)", re.IGNORECASE)
+_OF_TOKEN: Final = re.compile(r"jkt:[A-Za-z0-9_-]{43}|jti:[A-Za-z0-9._:/@-]{1,64}")
 _FINGERPRINT: Final = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -43,6 +45,7 @@ class Trust:
     Args:
         files: with the authorities.
         deny: the deny list, see `read_deny_list`; None for nobody.
+        is_issued: whether a client's number belongs to an issuer of tokens.
 
     Attributes:
         is_stale: a file has changed and cannot be read; for a metric.
@@ -51,8 +54,13 @@ class Trust:
         ParameterError: a file cannot be read, or says nothing valid.
     """
 
-    def __init__(self, files: TlsFiles, deny: Path | None = None) -> None:
-        self._files, self._deny = files, deny
+    def __init__(
+        self,
+        files: TlsFiles,
+        deny: Path | None = None,
+        is_issued: Callable[[int], object] = lambda number: None,
+    ) -> None:
+        self._files, self._deny, self._is_issued = files, deny, is_issued
         self._stamp = self._now()
         self._authorities = files.authorities()
         self._denied = read_deny_list(deny)
@@ -71,7 +79,18 @@ class Trust:
         denied = self._denied
         if denied and (identity.uri in denied or fingerprint(pem) in denied):
             raise NotAllowed(f"{identity} is on this server's deny list")
+        if identity.role is Role.CLIENT and self._is_issued(identity.number):
+            raise NotAllowed(
+                f"the number of {identity} belongs to an issuer of tokens: certify another number"
+            )
         return identity
+
+    def check(self, *entries: str) -> None:
+        """Raise NotAllowed if the deny list has one of these."""
+        if time.monotonic() - self._looked >= _LOOK_SECONDS:
+            self.look()
+        if not self._denied.isdisjoint(entries):
+            raise NotAllowed("the client, its key or its token is on this server's deny list")
 
     def look(self) -> None:
         """Read what has changed."""
@@ -110,6 +129,8 @@ def read_deny_list(path: Path | None) -> frozenset[str]:
         torchfsl:owner           # every owner
         sha256:0123...           # one certificate, by its fingerprint, colons allowed
         sha256 Fingerprint=01:.. # the same, as openssl writes it
+        jkt:NzbLs...             # the key of a client with tokens, by its thumbprint
+        jti:0123...              # one token
 
     Raises:
         ParameterError: the file cannot be read, or a line is none of these.
@@ -129,6 +150,8 @@ def read_deny_list(path: Path | None) -> frozenset[str]:
 
 
 def _entry(text: str, where: str) -> str:
+    if _OF_TOKEN.fullmatch(text):
+        return text
     if is_fingerprint := _PREFIX.match(text):
         plain = "sha256:" + text[is_fingerprint.end() :].replace(":", "").lower()
         if _FINGERPRINT.fullmatch(plain):
@@ -140,7 +163,8 @@ def _entry(text: str, where: str) -> str:
         except NotAllowed:
             pass
     raise ParameterError(
-        f"{where}: {text[:80]!r} is neither torchfsl:client:N nor torchfsl:owner nor sha256:HEX"
+        f"{where}: {text[:80]!r} is neither torchfsl:client:N nor torchfsl:owner nor sha256:HEX, "
+        "jkt:THUMBPRINT or jti:NAME"
     )
 
 

@@ -67,7 +67,8 @@ class Wire:
     ) -> None:
         self._reader, self._writer, self._limits = reader, writer, limits
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
-        self.has_begun = False
+        self.has_begun = self._is_pipelined = False
+        self._left = 0
 
     async def head(self) -> Request | None:
         """The next request; None where the caller leaves, rests too long or is slow.
@@ -87,7 +88,11 @@ class Wire:
                 return None
             if is_first:
                 is_first, limit = False, clock() + self._limits.idle_seconds
-        return _request(event) if isinstance(event, h11.Request) else None
+        if not isinstance(event, h11.Request):
+            return None
+        request = _request(event)
+        self._left = request.length or 0
+        return request
 
     async def body(self) -> bytes:
         """The next piece of the body; empty at its end.
@@ -104,11 +109,13 @@ class Wire:
             elif not isinstance(event, h11.Data):
                 return b""
             elif event.data:
+                self._left -= len(event.data)
                 return bytes(event.data)
 
     def begin(self, status: int, headers: Iterable[tuple[str, str]], size: int) -> None:
         """The head of the answer, whose body will have `size` bytes."""
         self.has_begun = True
+        self._is_pipelined = not self._left and bool(self._http.trailing_data[0])
         given = [*headers, ("Content-Length", str(size))]
         phrase = HTTPStatus(status).phrase
         self._write(h11.Response(status_code=status, headers=given, reason=phrase))
@@ -141,7 +148,7 @@ class Wire:
         except (TimeoutError, OSError, Error):
             return False
         is_over = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
-        if not is_over or self._http.trailing_data[0]:
+        if not is_over or self._is_pipelined:
             return False
         self._http.start_next_cycle()
         return True

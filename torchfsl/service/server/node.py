@@ -333,7 +333,10 @@ class Node:
             elif kind is Kind.REPORT_SET:
                 follows[Kind.VERDICTS] = server.agree(theirs)
             elif kind is Kind.VERDICTS:
-                changes["accepted"] = len(server.verify(theirs))
+                accepted = server.verify(theirs)
+                changes["accepted"] = len(accepted)
+                if not self.has_counted(number, kind):
+                    self._check_crowd(accepted)
             elif kind is Kind.SHARE_COMMIT and self.plan.audited:
                 server.hear_commit(theirs)
             elif kind is fixing_step(self.plan) and self.plan.opens_counts_first:
@@ -362,6 +365,17 @@ class Node:
                 self.transcript.say(number, after, message)
         if opened is not None:
             self._apply(number, opened)
+
+    def _check_crowd(self, accepted: tuple[int, ...]) -> None:
+        """End the round where issuers of tokens make up too much of it; no share has left yet."""
+        counted = self.storage.settings.counted(accepted)
+        if counted < self.plan.min_clients:
+            self.server.abandon_round()
+            raise ProtocolError(
+                f"{counted} of {len(accepted)} reports count towards min_clients, the plan wants "
+                f"{self.plan.min_clients}: let clients of others participate, or raise `counts`",
+                code="too-few-reports",
+            )
 
     def _charge(self, index: int) -> None:
         """Count the round as opened, and for its clients."""

@@ -23,6 +23,7 @@ from torchfsl.service.net.addresses import bound_socket, split_address
 from torchfsl.service.net.calls import FRAME_LIMIT
 from torchfsl.service.net.channels import FLOW, TlsFiles, server_credentials, target
 from torchfsl.service.net.identity import Identity, Role
+from torchfsl.service.net.issuers import Issuers
 from torchfsl.service.net.text import printable
 from torchfsl.service.net.trust import Trust, Validity
 from torchfsl.service.server.auditing import AuditDesk
@@ -98,7 +99,9 @@ class ServerProcess:
                 code="wrong-certificate",
             )
         self.settings = settings
-        self._trust = Trust(settings.tls, settings.deny)
+        self.issuers = None if settings.web is None else Issuers(settings.web.admission)
+        issued = self.issuers.whose if self.issuers is not None else lambda number: None
+        self._trust = Trust(settings.tls, settings.deny, issued)
         authorities = settings.tls.authorities()
         self._validity = Validity(settings.tls, settings.party)
         key, _ = settings.tls.seal_pair()
@@ -116,6 +119,8 @@ class ServerProcess:
         self._signing = b"" if signing is None else signing[1]
         sign_key = None if signing is None else signing[0]
         node = dataclasses.replace(settings.node, evaluator=evaluator, sign_key=sign_key)
+        if self.issuers is not None:
+            node = dataclasses.replace(node, counted=self.issuers.counted)
         self.node = Node(
             settings.party, settings.state, authorities, node, key, witness=settings.witness
         )
@@ -171,8 +176,10 @@ class ServerProcess:
         return self._validity.seal_certificate() + self._signing
 
     def reread(self) -> None:
-        """Read authorities and the deny list again, if they have changed."""
+        """Read authorities, deny list and issuers again, if they have changed."""
         self._trust.look()
+        if self.issuers is not None:
+            self.issuers.look()
 
     async def stop(self) -> None:
         """Stop taking calls, let those that run end, close everything."""
@@ -204,14 +211,15 @@ class ServerProcess:
     async def _answer_web(self, methods: Mapping[Role | None, Methods]) -> None:
         """Also take calls by HTTPS, if there are settings for it."""
         settings = self.settings.web
-        if settings is None or self._web_listening is None:
+        if settings is None or self._web_listening is None or self.issuers is None:
             return
         from torchfsl.service.server.admission import Tokens
         from torchfsl.service.server.web import WebDoor
 
         web = WebDoor(
             settings, self._web_listening, self._limits, self.station, methods[Role.CLIENT],
-            self.observer, Tokens(),
+            self.observer,
+            Tokens(self.issuers, self._trust, self.station),
         )  # fmt: skip
         self._ending.push_async_callback(web.stop)
         await web.start()

@@ -9,7 +9,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +54,7 @@ class NodeSettings:
         may_replace: whether the owner may put another task in place of a live one.
         evaluator: what computes from reports, see `Server`.
         sign_key: signs rounds of plans with an audit, see `Server`.
+        counted: how many of these accepted clients count towards `min_clients`.
     """
 
     segment_bytes: int = SEGMENT_BYTES
@@ -64,6 +65,7 @@ class NodeSettings:
     may_replace: bool = False
     evaluator: MakeEvaluator = LocalEvaluator
     sign_key: SignKey | None = None
+    counted: Callable[[tuple[int, ...]], int] = len
 
 
 class Storage:

@@ -26,7 +26,7 @@ class WebSettings:
         listen: `HOST:PORT`; port 0 takes a free one.
         certificate: of a public authority, with its chain, PEM.
         key: its private key, PEM.
-        admission: file of the issuers of tokens, see `torchfsl.service.server.admission`.
+        admission: file of the issuers of tokens, see `torchfsl.service.net.issuers`.
         origins: of the pages whose scripts may call, as `https://app.example`.
     """
 

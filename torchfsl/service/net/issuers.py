@@ -1,0 +1,134 @@
+"""An operator's admission file: which issuers of tokens it knows, and how far each one counts.
+
+    [[issuer]]
+    name = "login.example"
+    key = "9f86d081..."                 # Ed25519 public key, 64 hex digits
+    numbers = [[1000000, 1999999]]      # its clients; no certificate has such a number
+    share = 0.5                         # of the plan's max_clients, at most, in a round
+    counts = 10                         # at most so many of its reports count to min_clients
+
+It is read again when it changes. What cannot be read leaves in force what was read before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from torchfsl.errors import Error, ParameterError
+from torchfsl.service.net.tokens import check_name
+from torchfsl.service.net.trust import stamp_of
+
+log = logging.getLogger("torchfsl.service.trust")
+
+_KEY: Final = re.compile(r"[0-9a-f]{64}")
+_FIELDS: Final = {"name", "key", "numbers", "share", "counts"}
+_LOOK_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An issuer, as the file at the top describes it."""
+
+    name: str
+    key: bytes
+    numbers: tuple[range, ...]
+    share: float
+    counts: int
+
+
+class Issuers:
+    """Those of one server. Usable from any thread.
+
+    Attributes:
+        is_stale: the file has changed and cannot be used.
+
+    Raises:
+        ParameterError: the file cannot be read, or is not valid.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._looked, self.is_stale = path, time.monotonic(), False
+        self._stamp, self._listed = _stamp(path), _read(path)
+
+    def listed(self) -> tuple[Listed, ...]:
+        """All of them, as the file is now."""
+        if time.monotonic() - self._looked >= _LOOK_SECONDS:
+            self.look()
+        return self._listed
+
+    def of(self, name: str) -> Listed | None:
+        """The issuer of this name."""
+        return next((one for one in self.listed() if one.name == name), None)
+
+    def whose(self, number: int) -> Listed | None:
+        """The issuer in whose ranges a client's number lies; None if certificates have it."""
+        return next((o for o in self.listed() if any(number in r for r in o.numbers)), None)
+
+    def counted(self, clients: Iterable[int]) -> int:
+        """How many of these clients count towards `min_clients`."""
+        owners = Counter(self.whose(client) for client in clients)
+        return sum(n if who is None else min(n, who.counts) for who, n in owners.items())
+
+    def look(self) -> None:
+        """Read the file if it has changed."""
+        self._looked = time.monotonic()
+        try:
+            stamp = _stamp(self._path)
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            self._listed, self.is_stale = _read(self._path), False
+        except Error as error:
+            self.is_stale = True
+            log.error("issuers stay as they were: %s", error)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        return stamp_of(path)
+    except OSError as error:
+        raise ParameterError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _read(path: Path) -> tuple[Listed, ...]:
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ParameterError(f"cannot read the issuers in {path}: {error}") from None
+    entries = given.get("issuer", [])
+    if set(given) - {"issuer"} or not isinstance(entries, list):
+        raise ParameterError(f"{path} has sections [[issuer]] and nothing else")
+    found = tuple(_listed(entry, path) for entry in entries)
+    ranges = sorted((r.start, r.stop) for one in found for r in one.numbers)
+    apart = all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
+    if not apart or any(len({getattr(o, n) for o in found}) < len(found) for n in ("name", "key")):
+        raise ParameterError(f"two issuers in {path} share a name, a key or a number: part them")
+    return found
+
+
+def _listed(entry: Any, path: Path) -> Listed:
+    if not isinstance(entry, dict) or set(entry) != _FIELDS:
+        raise ParameterError(f"an issuer in {path} has exactly {', '.join(sorted(_FIELDS))}")
+    name, key, share, counts = (entry[n] for n in ("name", "key", "share", "counts"))
+    check_name(name)
+    if type(key) is not str or not _KEY.fullmatch(key):
+        raise ParameterError(f"key of {name} in {path}: expected 64 hex digits in small letters")
+    if type(share) not in (int, float) or not 0 < share <= 1:
+        raise ParameterError(f"share of {name} in {path} is {share!r}: give a number in (0, 1]")
+    if type(counts) is not int or counts < 0:
+        raise ParameterError(f"counts of {name} in {path} is {counts!r}: give a whole number")
+    numbers = entry["numbers"] if isinstance(entry["numbers"], list) else []
+    pairs = [p for p in numbers if isinstance(p, list) and [type(n) for n in p] == [int, int]]
+    if not pairs or len(pairs) != len(numbers) or any(not 0 <= a <= b for a, b in pairs):
+        raise ParameterError(f"numbers of {name} in {path}: give ranges, as [[1000, 1999]]")
+    ranges = tuple(range(first, last + 1) for first, last in pairs)
+    return Listed(name, bytes.fromhex(key), ranges, float(share), counts)
