@@ -17,6 +17,7 @@ from tests.support.web import FIRST, Answer, WebKey, WebLink, WebLinks, WebPair
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import messages
 from torchfsl.service.client.remote import RemoteTransport
+from torchfsl.service.command import main
 from torchfsl.service.net import tokens
 from torchfsl.service.net.identity import NotAdmitted
 from torchfsl.service.net.issuers import Issuers
@@ -341,3 +342,30 @@ def test_two_issuers_share_no_name_key_or_number(tmp_path: Path) -> None:
         path.write_text(first + same)
         with pytest.raises(ParameterError, match="share a name, a key or a number"):
             Issuers(path)
+
+
+def test_the_command_makes_a_key_its_entry_and_tokens_that_servers_take(
+    pair: WebPair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = ["admit", "--key", str(tmp_path / "issuer.key"), "--issuer", "cli.example"]
+    assert main([*key, "--new", "5000-5999"]) == 0
+    entry = capsys.readouterr().out
+    assert (tmp_path / "issuer.key").stat().st_mode & 0o077 == 0
+    before = pair.admission.read_text()
+    pair.admission.write_text(before + entry)
+    time.sleep(1.1)
+    wanted = ["--client", "5001", "--jkt", KEY.jkt, "--task", pair.plan.session]
+    assert main([*key, *wanted, "--rounds", "1-9"]) == 0
+    first, second = capsys.readouterr().out.split()
+    links = WebLinks(pair, KEY, (first, second))
+    for link in links.links:
+        assert link.ask("Model", ROUND).status == 200
+    links.close()
+    pair.admission.write_text(before)
+    time.sleep(1.1)
+    assert code_of(asked(pair, first)) == (401, "token-refused")
+    for bad in (["--new", "1-9"], ["--new", "x"], [*wanted, "--rounds", "9-1"], wanted,
+                [*wanted, "--rounds", "1-900"]):  # fmt: skip
+        with pytest.raises(SystemExit) as ended:
+            main([*key, *bad])
+        assert ended.value.code == 2

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchfsl.service.client.owner import Owner as Owner
     from torchfsl.service.client.remote import connect as connect
     from torchfsl.service.local import LoopbackServers as LoopbackServers
+    from torchfsl.service.net.tokens import Issuer as Issuer
     from torchfsl.service.task import Task as Task
     from torchfsl.service.task import bind_plan as bind_plan
 

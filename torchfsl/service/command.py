@@ -1,4 +1,4 @@
-"""The `torchfsl` command: servers, auditors, certificates, rounds, backups, doctor, estimate."""
+"""The `torchfsl` command: servers, auditors, certificates, tokens, rounds, backups, doctor."""
 
 from __future__ import annotations
 
@@ -58,6 +58,12 @@ its server sees: it must collude with neither server, see docs/audit.md.
 _AUDIT = """\
 Replay a transcript that an auditor kept because it named its server.
 Exit status 0: the server passes; 3: it lied, with the step; 4: the transcript shows nothing.
+"""
+
+_ADMIT = """\
+Issue admission tokens for the HTTPS door: one line for server 0, one for server 1.
+With --new, make the issuer's key first and print its entry for the admission files of both
+operators. A login service calls torchfsl.service.Issuer instead; see docs/web-door.md.
 """
 
 _CLOSE = """\
@@ -123,6 +129,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_ends(commands)
     _add_backups(commands)
     _add_audits(commands)
+    _add_admit(commands)
     text = "check this machine, and the settings of a server before it is started"
     doctor = _add(commands, "doctor", _doctor, text, _DOCTOR, allow_abbrev=False)
     serving.add_options(doctor)
@@ -207,6 +214,22 @@ def _add_audits(commands: Any) -> None:
         audit.add_argument(f"--{name}", type=user_path, metavar="FILE", required=True, help=text)
 
 
+def _add_admit(commands: Any) -> None:
+    admit = _add(commands, "admit", _admit, "issue admission tokens", _ADMIT)
+    admit.add_argument(
+        "--key", type=user_path, metavar="FILE", required=True, help="the issuer's key, PEM"
+    )
+    admit.add_argument("--issuer", metavar="NAME", required=True, help="name of the issuer")
+    admit.add_argument("--new", metavar="A-B", help="make the key, for client numbers A to B")
+    admit.add_argument("--client", type=int, metavar="N", help="number of the client")
+    admit.add_argument("--jkt", metavar="THUMBPRINT", help="RFC 7638 thumbprint of its key")
+    admit.add_argument("--task", metavar="HEX", help="session of the plan")
+    admit.add_argument("--rounds", metavar="A-B", help="rounds that it may join, at most 100")
+    admit.add_argument(
+        "--seconds", type=int, default=600, help="validity, at most 3600 (default: 600)"
+    )
+
+
 def _serve(options: argparse.Namespace) -> int:
     from torchfsl.service.server.failures import EXIT_STATE_FAILED, EXIT_STATE_REFUSED
     from torchfsl.service.server.logs import json_on_stderr
@@ -246,6 +269,38 @@ def _certs(options: argparse.Namespace) -> int:
     print(f"{len(made)} certificates made in {options.folder}, valid for {options.days} days")
     print("for development only: one folder holds the keys of all parties")
     return 0
+
+
+def _admit(options: argparse.Namespace) -> int:
+    from torchfsl.service.net.certificates import make_sign_key
+    from torchfsl.service.net.channels import read_file
+    from torchfsl.service.net.tokens import Issuer, check_name
+
+    if options.new is not None:
+        first, last = _two_numbers("--new", options.new)
+        check_name(options.issuer)
+        if options.key.exists():
+            raise ParameterError(f"{options.key} exists: name a new file, or leave --new out")
+        key = make_sign_key(options.key)
+        print(f'[[issuer]]\nname = "{options.issuer}"\nkey = "{key}"')
+        print(f"numbers = [[{first}, {last}]]\nshare = 0.5\ncounts = 1")
+        return 0
+    needed = ("client", "jkt", "task", "rounds")
+    if missing := [name for name in needed if getattr(options, name) is None]:
+        raise ParameterError(f"--{missing[0]} is missing: give it, or --new to make a key")
+    issuer = Issuer(options.issuer, read_file(options.key))
+    rounds = _two_numbers("--rounds", options.rounds)
+    print(*issuer.admit(options.client, options.jkt, task=options.task, rounds=rounds,
+                        seconds=options.seconds), sep="\n")  # fmt: skip
+    return 0
+
+
+def _two_numbers(option: str, text: str) -> tuple[int, int]:
+    """`A-B` as numbers; raises ParameterError for other text."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise ParameterError(f"{option} is {text!r}: write two numbers, as 1-100")
+    return int(first), int(last)
 
 
 def _auditor(options: argparse.Namespace) -> int:
