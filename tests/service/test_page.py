@@ -77,8 +77,8 @@ def info(party: int, **fields: Any) -> dict[str, Any]:
 
 def view(*infos: dict[str, Any] | str, **fields: Any) -> View:
     given: dict[str, Any] = {
-        "infos": infos or (info(0), info(1)), "party": 0, "rounds": (), "received": 0.0,
-        "sent": 0.0, "calls": {}, "problems": (),
+        "infos": infos or (info(0), info(1)), "party": 0, "rounds": (), "traffic": {},
+        "problems": (),
     }  # fmt: skip
     return View(**given | fields)
 

@@ -72,7 +72,7 @@ def test_the_page_of_its_own_reasons_and_problems(odd: str) -> None:
     row: Any = SimpleNamespace(number=1, state="unopened", reports=0, accepted=0, bytes=0,
                                opened_at=0.0, ended_at=1.0, reason=f"a{odd}")  # fmt: skip
     raw = [INFO | {"reason": odd, "halted": f"h{odd}"}] * 2
-    view = View(raw, 0, [row], 0.0, 0.0, {}, [Problem(0.0, "error", f"p{odd}")])
+    view = View(raw, 0, [row], {}, [Problem(0.0, "error", f"p{odd}")])
     assert is_clean(render(view))
     status, _, body = _told(False, f"halted: {odd}")
     assert status == 503

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
+import textwrap
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.web import ORIGIN, VERSION, Answer, WebPair, make_public_certificate
+from tests.support.web import ORIGIN, Answer, WebPair, make_public_certificate
 from torchfsl.errors import ParameterError
 from torchfsl.service.client.links import Links
+from torchfsl.service.command import main
 from torchfsl.service.net import calls
 from torchfsl.service.net.answers import PLAN_BYTES
+from torchfsl.service.net.issuers import Issuers
 from torchfsl.service.server.web_settings import WebSettings
 
 pytest.importorskip("h11")
@@ -222,8 +227,45 @@ def test_settings_of_the_door_are_checked_and_h11_is_asked_for(
         other.check_installed()
 
 
-def test_the_headers_of_the_tests_are_those_of_this_version() -> None:
-    assert VERSION["Torchfsl-Wire"] == dict(calls.metadata())["torchfsl-wire"] == "4"
+def test_doctor_looks_at_the_door(
+    pair: WebPair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(old: str = "", new: str = "") -> list[str]:
+        config = tmp_path / "serve.toml"
+        text = pair.config.read_text()
+        config.write_text(text.replace(old, new) if old else text)
+        given = pair.command(0)[4:]
+        given[given.index("--config") + 1] = str(config)
+        main(["doctor", *given])
+        return [line for line in capsys.readouterr().out.splitlines() if " web: " in line]
+
+    good = found()
+    assert len(good) == 5
+    assert all(line.startswith("ok ") for line in good)
+    assert good[-1].endswith("1 issuers")
+    make_public_certificate(tmp_path / "other")
+    for old, new, what in (
+        (f"{pair.web}/web.key", f"{tmp_path}/other/web.key", "certificate and key"),
+        (str(pair.admission), f"{tmp_path}/none.toml", "admission"),
+    ):
+        failed = [line for line in found(old, new) if line.startswith("FAILED")]
+        assert len(failed) == 1
+        assert what in failed[0]
+    assert found(f'"{ORIGIN}"', "")[-1].startswith("note ")
+
+
+def test_the_page_prints_settings_and_an_entry_that_are_taken(tmp_path: Path) -> None:
+    from torchfsl.service.server.admission import Tokens  # which needs h11
+
+    page = (Path(__file__).resolve().parents[2] / "docs" / "web-door.md").read_text()
+    entry, section = (
+        textwrap.dedent(block) for block in re.findall(r" ```toml\n(.*?) +```", page, re.DOTALL)
+    )
+    (tmp_path / "admission.toml").write_text(entry)
+    assert Issuers(tmp_path / "admission.toml").whose(1000017) is not None
+    assert WebSettings.from_mapping(tomllib.loads(section)["web"]).origins == (ORIGIN,)
+    named = set(re.findall(r"^\| `(Torchfsl-\w+|Authorization)`", page, re.MULTILINE))
+    assert {name.lower() for name in named} == {*Tokens.headers, "torchfsl-wire"}
 
 
 def test_a_refusal_before_the_body_has_come_leaves_the_connection_usable(pair: WebPair) -> None:

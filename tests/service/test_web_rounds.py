@@ -61,6 +61,10 @@ def _metrics_and_page_tell_the_doors_apart(pair: WebPair) -> None:
     for door, calls in (("grpc", 2), ("web", 4)):
         line = rf'torchfsl_calls_total{{code="OK",door="{door}",method="Submit"}} {calls}.0'
         assert re.search(rf"^{re.escape(line)}$", metrics, re.MULTILINE)
+    assert re.search(r"^torchfsl_web_certificate_seconds_left [67]\d{5}\.", metrics, re.MULTILINE)
+    page = urllib.request.urlopen(base).read().decode()
+    assert "calls answered OK</td>" in page
+    assert "calls answered OK by HTTPS</td>" in page
 
 
 def test_reports_of_an_issuer_count_to_min_clients_only_so_far(tmp_path: Path) -> None:

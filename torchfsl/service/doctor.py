@@ -24,12 +24,14 @@ from torchfsl.service.net.addresses import bound_socket
 from torchfsl.service.net.certificates import file_name
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role, days_left
+from torchfsl.service.net.issuers import Issuers
 from torchfsl.service.net.text import printable, say
 from torchfsl.service.net.trust import read_deny_list
 from torchfsl.version import __version__
 
 if TYPE_CHECKING:
     from torchfsl.service.server.process import ServeSettings
+    from torchfsl.service.server.web_settings import WebSettings
 
 _CPU_FLAGS = ("aes", "vaes", "avx2", "avx512f", "avx512vl", "vpclmulqdq", "asimd", "sha2")
 _SOON_DAYS = 14
@@ -117,17 +119,39 @@ def _server(report: Report, settings: ServeSettings) -> None:
     for name in ("listen", "metrics", "grpc_health"):
         if address := getattr(settings, name):
             report.check(name.replace("_", "-"), lambda a=address: _address(a, report))  # type: ignore[misc]
+    if settings.web is not None:
+        _web(report, settings.web)
     if settings.deny is not None:
         report.check("deny list", lambda: f"{len(read_deny_list(settings.deny))} entries")
     report.check("state", lambda: _state(settings))
     if (settings.state / "state.sqlite").exists():
         report.check("task", lambda: _task(settings.state))
         report.check("privacy budget", lambda: _budget(settings.state))
-    wanted = settings.limits.connections
+    wanted = settings.limits.connections * (1 if settings.web is None else 2)
     report.check("open files", lambda: _open_files(door.file_limit(), wanted, report))
     if settings.engine.url:
         report.check("engine", lambda: engines.examine(settings.engine, files, party))
     report.check(f"server {1 - party}", lambda: _peer(settings))
+
+
+def _web(report: Report, web: WebSettings) -> None:
+    """Check what the HTTPS door needs."""
+
+    def installed() -> str:
+        web.check_installed()
+        return f"h11 {importlib.metadata.version('h11')}"
+
+    def certificate() -> str:
+        web.context()
+        return _validity(web.certificate)
+
+    report.check("web: package", installed)
+    report.check("web: certificate and key", certificate)
+    report.check(f"web: mode of {web.key.name}", lambda: _mode(web.key))
+    report.check("web: listen", lambda: _address(web.listen, report))
+    report.check("web: admission", lambda: f"{len(Issuers(web.admission).listed())} issuers")
+    if not web.origins:
+        report.note("web: no origins, so pages in browsers may not call")
 
 
 def _folder(report: Report, tls: Path) -> None:

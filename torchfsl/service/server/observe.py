@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 import shutil
 
 from torchfsl.fsl.server.norms import LIED
+from torchfsl.service.net.issuers import Issuers
 from torchfsl.service.net.trust import Trust, Validity
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.health import Health
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.peers import PeerLink
 from torchfsl.service.server.station import Station
+from torchfsl.service.server.web_settings import WebSettings
 from torchfsl.service.state.steps import StoredState
 
 
@@ -136,6 +138,24 @@ def watch_all(
         "disk_free_bytes",
         "Free bytes on the disk of the state folder.",
         lambda: float(shutil.disk_usage(node.storage.folder).free),
+    )
+
+
+def watch_web(observer: Observer, door: Door, settings: WebSettings, issuers: Issuers) -> None:
+    """Show the HTTPS door."""
+    watch, guests = observer.watch, door.guests
+    watch("web_connections", "HTTPS with a caller.", lambda: float(guests.num_callers))
+    watch("web_handshakes", "HTTPS without one yet.", lambda: float(guests.num_strangers))
+    observer.count("web_connections_dropped", "HTTPS dropped, by why.", lambda: door.dropped)
+    watch(
+        "web_certificate_seconds_left",
+        "Until the certificate of the HTTPS door expires.",
+        settings.seconds_left,
+    )
+    watch(
+        "web_admission_stale",
+        "1 while a changed admission file cannot be used.",
+        lambda: float(issuers.is_stale),
     )
 
 

@@ -62,14 +62,11 @@ class Overview:
         except TimeoutError:
             infos = ["this server does not come round to answering"] * 2
         ledger = self._station.node.storage.ledger
-        totals = self._totals()
         view = View(
             infos=infos,
             party=self._station.node.party,
             rounds=ledger.rounds("ORDER BY number DESC LIMIT ?", _ROUNDS),
-            received=totals["received"],
-            sent=totals["sent"],
-            calls={code: n for code, n in totals.items() if code not in ("received", "sent")},
+            traffic=self._traffic(),
             problems=self._problems.newest(),
             budget=self._budget(),
         )
@@ -116,16 +113,17 @@ class Overview:
             **{f"calls refused as {code}": count for code, count in refused.items()},
         }
 
-    def _totals(self) -> Counter[str]:
-        """Bytes by direction, calls by status."""
-        totals: Counter[str] = Counter()
+    def _traffic(self) -> dict[str, Counter[str]]:
+        """By door: bytes by direction, calls by status."""
+        doors: dict[str, Counter[str]] = {"grpc": Counter()}
         names = ["torchfsl_bytes_total", "torchfsl_calls_total"]
         for family in self._observer.registry.restricted_registry(names).collect():
             for sample in family.samples:
                 if sample.name in names:
                     key = sample.labels.get("direction") or sample.labels["code"]
+                    totals = doors.setdefault(sample.labels["door"], Counter())
                     totals[key] += sample.value  # type: ignore[assignment]
-        return totals
+        return doors
 
 
 REFRESH_SECONDS: Final = 5
@@ -156,8 +154,7 @@ class View:
         infos: what server 0 and server 1 say of themselves, or why one cannot be asked.
         party: whose page it is.
         rounds: the last ones, newest first.
-        received, sent: bytes of messages since the start.
-        calls: answered since the start, by status.
+        traffic: since the start, by door: bytes `received` and `sent`, and calls by status.
         problems: the last ones, newest first.
         budget: of the plan's privacy, what is spent; empty where it has none.
     """
@@ -165,9 +162,7 @@ class View:
     infos: Sequence[Mapping[str, Any] | str]
     party: int
     rounds: Sequence[RoundRow]
-    received: float
-    sent: float
-    calls: Mapping[str, float]
+    traffic: Mapping[str, Counter[str]]
     problems: Sequence[Problem]
     budget: Mapping[str, float] = field(default_factory=dict)
 
@@ -267,8 +262,12 @@ def _rounds(view: View) -> str:
 
 
 def _traffic(view: View) -> str:
-    rows = [("MB received", _megabytes(view.received)), ("MB sent", _megabytes(view.sent))]
-    rows += [(f"calls answered {code}", f"{n:,.0f}") for code, n in sorted(view.calls.items())]
+    rows = []
+    for door, totals in view.traffic.items():
+        where = "" if door == "grpc" else " by HTTPS"
+        rows += [(f"MB {way}{where}", _megabytes(totals[way])) for way in ("received", "sent")]
+        calls = sorted(code for code in totals if code not in ("received", "sent"))
+        rows += [(f"calls answered {code}{where}", f"{totals[code]:,.0f}") for code in calls]
     return _table("traffic", ("", ""), rows, numbers={1})
 
 

@@ -36,7 +36,7 @@ from torchfsl.service.server.intake import Limits
 from torchfsl.service.server.listener import Listener
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.observation import ObservationServer, Page
-from torchfsl.service.server.observe import Observer, watch_all, watch_certificates
+from torchfsl.service.server.observe import Observer, watch_all, watch_certificates, watch_web
 from torchfsl.service.server.page import Overview
 from torchfsl.service.server.peers import PeerLink, Relays
 from torchfsl.service.server.round_driver import Follower, RoundDriver
@@ -223,6 +223,7 @@ class ServerProcess:
         )  # fmt: skip
         self._ending.push_async_callback(web.stop)
         await web.start()
+        watch_web(self.observer, web.door, settings, self.issuers)
         log.info("server %d listens for HTTPS on port %d", self.settings.party, self.web_port)
 
     def _observe(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from torchfsl.errors import ParameterError
 from torchfsl.service.net.addresses import split_address, user_path
-from torchfsl.service.net.identity import days_left
+from torchfsl.service.net.identity import days_left, load_certificate
 
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.-]+(:[0-9]{1,5})?")
 _NAMES: Final = ("listen", "certificate", "key", "admission")
@@ -80,27 +81,27 @@ class WebSettings:
         except OSError as error:
             raise ParameterError(f"cannot read {error.filename}: {error.strerror}") from None
 
-    def load(self, context: ssl.SSLContext) -> None:
-        """Put certificate and key into a context.
+    def seconds_left(self) -> float:
+        """Until the certificate expires; 0 if it cannot be read."""
+        try:
+            end = load_certificate(self.certificate.read_bytes()).not_valid_after_utc
+        except (OSError, ParameterError):
+            return 0.0
+        return end.timestamp() - time.time()
+
+    def context(self) -> ssl.SSLContext:
+        """TLS 1.3 alone, without early data, which the module ssl never takes.
 
         Raises:
-            ParameterError: a file cannot be read, or the key is not the certificate's.
+            ParameterError: certificate and key cannot be read, or are not a pair.
         """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.set_alpn_protocols(["http/1.1"])
         try:
             context.load_cert_chain(self.certificate, self.key, password="")  # asks nobody
         except (OSError, ValueError) as error:
             raise ParameterError(
                 f"{self.certificate} and {self.key} are not a pair without a password: {error}"
             ) from None
-
-    def context(self) -> ssl.SSLContext:
-        """TLS 1.3 alone, without early data, which the module ssl never takes.
-
-        Raises:
-            ParameterError: as `load`.
-        """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.set_alpn_protocols(["http/1.1"])
-        self.load(context)
         return context
