@@ -17,16 +17,33 @@ from typing import Final
 
 from torchfsl.errors import RejectedSubmission
 from torchfsl.service.net import tokens
-from torchfsl.service.net.identity import NotAdmitted
+from torchfsl.service.net.identity import Identity, NotAdmitted
 from torchfsl.service.net.issuers import Issuers
 from torchfsl.service.net.trust import Trust
 from torchfsl.service.server.http import Request
 from torchfsl.service.server.station import Station
-from torchfsl.service.server.web import NONCE, Admitted
 
 _NONCE_MS: Final = 300_000
 _KEPT: Final = 32
+NONCE: Final = "torchfsl-nonce"
 _KEY, _DIGEST, _PROOF = "torchfsl-key", "torchfsl-digest", "torchfsl-proof"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request whose token and proof are good.
+
+    Attributes:
+        caller: the client.
+        body: SHA-256 that the body must have.
+        rounds: that the token is for.
+        issuer: name of who issued it.
+    """
+
+    caller: Identity
+    body: bytes
+    rounds: range
+    issuer: str
 
 
 @dataclass(slots=True)
@@ -39,7 +56,7 @@ class _Window:
 
 
 class Tokens:
-    """The `Admission` of a server.
+    """The tokens and proofs that a server takes.
 
     Args:
         issuers: whose tokens count.
@@ -47,7 +64,7 @@ class Tokens:
         served: the server.
     """
 
-    headers: tuple[str, ...] = ("authorization", _KEY, _DIGEST, NONCE, _PROOF)
+    headers: Final = ("authorization", _KEY, _DIGEST, NONCE, _PROOF)
 
     def __init__(self, issuers: Issuers, trust: Trust, served: Station) -> None:
         self._issuers, self._trust, self._station = issuers, trust, served

@@ -108,6 +108,7 @@ class ServerProcess:
         if settings.web is not None:
             settings.web.check_installed()
             settings.web.days_left()
+            settings.web.context()
         self._limits = _fitting(settings.limits, 1 if settings.web is None else 2)
         self._ending = contextlib.AsyncExitStack()
         self._ending.callback(_lock(settings.state).close)

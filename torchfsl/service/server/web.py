@@ -4,7 +4,7 @@
 
 A body has the bytes of the gRPC message, an answer too. A refusal is JSON: `code`, one of
 `torchfsl.errors.CODES`, and `message`. TLS here is that of any web server, so a token and a
-signature on each request say who calls (`Admission`): a connection has no caller, a request has.
+signature on each request say who calls (`admission`): a connection has no caller, a request has.
 Until its proof is checked, a connection counts to its address, at a separate `Door`.
 """
 
@@ -19,8 +19,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
@@ -31,6 +30,7 @@ from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.net import calls
 from torchfsl.service.net.identity import Identity, NotAdmitted, NotAllowed, Role
 from torchfsl.service.net.trust import stamp_of
+from torchfsl.service.server.admission import NONCE, Admitted, Tokens
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.http import PIECE_BYTES, Request, Wire
 from torchfsl.service.server.intake import Limits
@@ -50,7 +50,7 @@ _OPEN: Final = frozenset(("Plan", "Certificate", "Info"))
 _STRANGER: Final = Identity(Role.CLIENT)
 """Handed to handlers of open calls, which ignore who calls."""
 
-NONCE, RETRY = "torchfsl-nonce", "retry-after"
+RETRY: Final = "retry-after"
 _RETRY_SECONDS: Final = "2"
 _MAX_AGE: Final = "7200"
 _LOOK_SECONDS: Final = 1.0
@@ -72,39 +72,6 @@ _STATUS: Final[Mapping[grpc.StatusCode, int]] = {
 _STATUS_OF_CODE: Final = {"unknown-call": 404, "length-required": 411}
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A request whose token and proof are good.
-
-    Attributes:
-        caller: the client.
-        body: SHA-256 that the body must have.
-        rounds: that the token is for.
-        issuer: name of who issued it.
-    """
-
-    caller: Identity
-    body: bytes
-    rounds: range
-    issuer: str
-
-
-class Admission(Protocol):
-    """Who may call by this door."""
-
-    headers: tuple[str, ...]
-    """Names of the headers that carry token and proof."""
-
-    def nonce(self) -> str:
-        """A fresh one, for a proof."""
-
-    def admit(self, name: str, request: Request) -> Admitted:
-        """Check token and proof of a request to call `name`; raises NotAdmitted."""
-
-    async def enter(self, admitted: Admitted, number: int) -> None:
-        """A message of a round: raises where its issuer has its share of the clients."""
-
-
 class WebStream(Stream):
     """A request and its answer, as handlers know calls; the body is checked before it counts."""
 
@@ -112,7 +79,7 @@ class WebStream(Stream):
         super().__init__(wire, limits, budget)
         self._wire, self._length, self._hash = wire, length, hashlib.sha256()
         self.admitted: Admitted | None = None
-        self.admission: Admission | None = None
+        self.admission: Tokens | None = None
         self.headers: list[tuple[str, str]] = []
 
     async def request(self, **kinds: type | range) -> dict[str, Any]:
@@ -124,13 +91,11 @@ class WebStream(Stream):
         return fields
 
     async def _rest(self, first: bytes, total: int) -> bytes:
-        kind, number, client = messages.peek(first)
+        kind, number, _ = messages.peek(first)
         if total != self._length:
             raise DecodeError(
                 f"a body of {self._length} bytes, the header in it says {total}", code="length"
             )
-        if self.client is not None and client != self.client.number:
-            raise NotAllowed(f"{self.client} sent a message of client {client}")
         if kind not in (Kind.FETCH, Kind.FETCH_COMMIT):  # which are of no round
             self._check_round(number)
             if self.admission is not None and self.admitted is not None:
@@ -189,7 +154,7 @@ class WebDoor:
         served: Station,
         methods: Methods,
         observer: Observer,
-        admission: Admission,
+        admission: Tokens,
     ) -> None:
         self._settings, self._listening, self._limits = settings, listening, limits
         self._station, self._methods, self._observer = served, methods, observer
