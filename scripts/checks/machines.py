@@ -98,6 +98,19 @@ def run(*words: str) -> str:
     return done.stdout
 
 
+def first_process(parent: int) -> int:
+    """The child of a process that is the first of a pid namespace; 0 while there is none.
+
+    `systemd-nspawn` has another child before, which sets the machine up and ends.
+    """
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{child}/status").read_text()
+            if re.search(r"(?m)^NSpid:\t\d+\t(\d+\t)*1$", status):
+                return int(child)
+    return 0
+
+
 class Unit:
     """The server's unit in one booted machine; looks like the process of a loop.
 
@@ -114,21 +127,29 @@ class Unit:
             command, stdin=subprocess.DEVNULL, stdout=console, stderr=console
         )
         self.stdout, self.returncode = console, 0
-        self.pid = self._first_process()
+        try:
+            self.pid = self._first_process()
+            self._await_boot(root, log)
+        except SystemExit:
+            self._machine.kill()  # its machine ends with it
+            self._machine.wait()
+            console.close()
+            raise
+
+    def _first_process(self) -> int:
+        limit = time.monotonic() + _BOOT_SECONDS
+        while not (found := first_process(self._machine.pid)):
+            if time.monotonic() > limit:
+                raise SystemExit("systemd-nspawn starts nothing")
+            time.sleep(0.05)
+        return found
+
+    def _await_boot(self, root: Path, log: Path) -> None:
         limit = time.monotonic() + _BOOT_SECONDS
         while self.control("is-system-running").strip() not in ("running", "degraded"):
             if time.monotonic() > limit:
                 raise SystemExit(f"{root} does not boot: {log}")
             time.sleep(0.5)
-
-    def _first_process(self) -> int:
-        children = Path(f"/proc/{self._machine.pid}/task/{self._machine.pid}/children")
-        limit = time.monotonic() + _BOOT_SECONDS
-        while not (found := children.read_text().split()):
-            if time.monotonic() > limit:
-                raise SystemExit("systemd-nspawn starts nothing")
-            time.sleep(0.05)
-        return int(found[0])
 
     def inside(self, *words: str) -> str:
         """What a command prints in the machine."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -167,6 +169,45 @@ def test_the_ends_of_a_unit_are_those_that_a_shell_would_give() -> None:
     servers: Any = SimpleNamespace(processes=[unit, None])
     assert machines.Booted.ends(servers, 0) == [74, 137, 134]
     assert machines.Booted.ends(servers, 1) == []
+
+
+@contextlib.contextmanager
+def spawned(text: str) -> Iterator[tuple[int, int]]:
+    """A shell and its child."""
+    process = subprocess.Popen(["sh", "-c", text])
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (child := children.read_text()):
+        time.sleep(0.01)
+    yield process.pid, int(child)
+    os.kill(int(child), signal.SIGKILL)
+    process.wait()
+
+
+def test_a_child_that_sets_a_machine_up_is_not_taken_for_its_first_process() -> None:
+    with spawned("sleep 60 & wait") as (parent, _):
+        found = machines.first_process(parent)
+    assert found == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a pid namespace")
+def test_the_first_process_of_a_machine_is_found() -> None:
+    with spawned("exec unshare --pid --fork sleep 60") as (parent, child):
+        found = machines.first_process(parent)
+    assert found == child
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a pid namespace")
+def test_a_machine_that_does_not_boot_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = tmp_path / "pid"
+    command = f"echo $$ > {number}; exec unshare --kill-child --pid --fork sleep 60"
+    monkeypatch.setattr(machines, "_NSPAWN", ("sh", "-c", command))
+    monkeypatch.setattr(machines, "_BOOT_SECONDS", 5.0)
+    monkeypatch.setattr(machines.Unit, "control", lambda *_: "starting")
+    with pytest.raises(SystemExit, match="does not boot"):
+        machines.Unit(tmp_path, tmp_path / "log")
+    assert not Path("/proc", number.read_text().strip()).exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may go on")
