@@ -1,4 +1,7 @@
-"""Accumulation of whole registers of trees, and of several reports at once, against NumPy."""
+"""Accumulation of whole registers of trees, and of several reports at once, against NumPy.
+
+Answers of many trees over one table, too.
+"""
 
 from __future__ import annotations
 
@@ -82,3 +85,20 @@ def test_a_bad_report_is_refused_before_any_is_added() -> None:
         with pytest.raises(ValueError, match=r"report|rows|acc|cw_right"):
             native.accumulate_batch([good, bad], 4, 0, 8, total)
         assert not total.any()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_many_trees_over_one_table_answer_as_one_by_one(threads: int) -> None:
+    """More trees than pass over the table together, and rows that fill no block."""
+    rng = np.random.default_rng(1)
+    *keys, roots, cw, right, words = make_report(rng, 70, 9, 16)
+    table = rng.integers(0, 256, (1, 9 * 128 - 77, 24), dtype=np.uint8)
+    together = native.answer_bits(*keys, roots, cw, right, words, table, threads)
+    alone = [
+        native.answer_bits(
+            *keys, roots[one], cw[:, one].copy(), right[:, one].copy(), words[one], table, 1
+        )
+        for one in (slice(tree, tree + 1) for tree in range(70))
+    ]
+    np.testing.assert_array_equal(together, np.concatenate(alone))
+    assert together.any()
