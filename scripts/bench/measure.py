@@ -93,14 +93,13 @@ def memory_bytes_per_second(threads: int = 1) -> float:
     return sum(part.nbytes for part in parts) / best
 
 
-def best_seconds(call: Callable[[], Any], repeat: int, least: float = 0.0) -> float:
-    """Shortest of `repeat` calls, and of more until `least` seconds were spent on them."""
-    best, spent = float("inf"), 0.0
-    while repeat > 0 or spent < least:
+def best_seconds(call: Callable[[], Any], repeat: int) -> float:
+    """Shortest of `repeat` calls."""
+    best = float("inf")
+    for _ in range(repeat):
         start = time.perf_counter()
         call()
-        seconds = time.perf_counter() - start
-        best, spent, repeat = min(best, seconds), spent + seconds, repeat - 1
+        best = min(best, time.perf_counter() - start)
     return best
 
 

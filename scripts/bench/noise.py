@@ -2,8 +2,8 @@
 
     python -m scripts.bench.noise [--correlated 3600000] [--taps 22] [--json FILE]
 
-CPU seconds of drawing and of correlating, the memory of past draws, and what the round takes
-beside. That noise has the variance asked for is held by `tests/crypto/test_discrete_gaussian.py`
+CPU seconds of drawing and of correlating, the memory of past draws, and the further memory of the
+round. That noise has the variance asked for is held by `tests/crypto/test_discrete_gaussian.py`
 and `tests/fsl/test_privacy.py`.
 """
 

@@ -165,7 +165,6 @@ def make_plan(m: int, options: Options) -> Plan:
         if options.bits <= 32
         else FixedPoint(ring_bits=options.bits, frac_bits=16, clip=4.0),
         max_clients=max(8, options.clients),
-        malicious_security=not options.semi_honest,
     )
 
 
@@ -391,7 +390,6 @@ def show(row: dict[str, Any], ceiling: float | None) -> None:
     option("--clients", 1, "clients in the round"),
     option("--threads", 1, "threads of a server"),
     option("--repeat", 3, "repetitions; the best counts"),
-    option("--semi-honest", False, "without check words"),
     option("--profile", False, "print where the time goes"),
     option("--apart", False, "servers in own processes, too"),
 )
