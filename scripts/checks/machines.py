@@ -225,13 +225,16 @@ class Booted(Supervised):
         run("chroot", str(self.root(party)), "chown", "-R", "torchfsl:", "/var/lib/torchfsl")
         run("chmod", "700", str(self.state(party).parent))
 
-    def ends(self, party: int) -> list[int]:
-        """Statuses with which the server has ended so far, as a shell counts them."""
+    def log(self, party: int) -> str:
+        """What systemd and the server have logged, by the machine's journal."""
         unit = self.processes[party]
         if unit is None:
-            return []
-        text = unit.inside("journalctl", "--unit", UNIT, "--output", "cat")
-        ends = re.findall(r"Main process exited, code=(\w+), status=(\d+)/", text)
+            return ""
+        return str(unit.inside("journalctl", "--unit", UNIT, "--output", "cat"))
+
+    def ends(self, party: int) -> list[int]:
+        """Statuses with which the server has ended so far, as a shell counts them."""
+        ends = re.findall(r"Main process exited, code=(\w+), status=(\d+)/", self.log(party))
         return [int(status) + 128 * (code != "exited") for code, status in ends]
 
     def spawn(self, party: int) -> None:

@@ -159,16 +159,28 @@ def test_a_manual_that_does_not_end_with_the_start_is_no_recipe(
         machines.printed_commands()
 
 
+def booted(said: str) -> machines.Booted:
+    """One machine whose journal says this, and one that is off."""
+    servers = object.__new__(machines.Booted)
+    servers.processes = [SimpleNamespace(inside=lambda *_: said), None]
+    return servers
+
+
 def test_the_ends_of_a_unit_are_those_that_a_shell_would_give() -> None:
     said = (
         "torchfsl.service: Main process exited, code=exited, status=74/IOERR\n"
         "torchfsl.service: Main process exited, code=killed, status=9/KILL\n"
         "torchfsl.service: Main process exited, code=dumped, status=6/ABRT\n"
     )
-    unit: Any = SimpleNamespace(inside=lambda *_: said)
-    servers: Any = SimpleNamespace(processes=[unit, None])
-    assert machines.Booted.ends(servers, 0) == [74, 137, 134]
-    assert machines.Booted.ends(servers, 1) == []
+    servers = booted(said)
+    assert servers.ends(0) == [74, 137, 134]
+    assert servers.ends(1) == []
+
+
+def test_noise_that_a_booted_server_says_it_lost_is_found_in_its_journal() -> None:
+    said = "started\nnoise of round 3 is lost: later rounds are not opened\n"
+    plan: Any = None
+    assert fault_noise.NoiseOnDisk(booted(said), plan).lost() == [said.splitlines()[1]]
 
 
 @contextlib.contextmanager
