@@ -35,18 +35,22 @@ class TaskServers:
             the run, with development certificates. Their one folder holds all keys: simulations
             only.
         tls: the owner's files; none for `local`.
+        auditors: public keys in hex of the auditors of server 0 and of server 1; none for `local`.
 
     Attributes:
         urls: as Messages name them: empty for `local`, whose clients look into the folder.
     """
 
     def __init__(
-        self, servers: Literal["local"] | Sequence[str], tls: Path | TlsFiles | None
+        self,
+        servers: Literal["local"] | Sequence[str],
+        tls: Path | TlsFiles | None,
+        auditors: tuple[str, ...] = (),
     ) -> None:
         """Nothing runs, nothing is sent.
 
         Raises:
-            ParameterError: URLs without certificates, or `local` with some.
+            ParameterError: URLs without certificates, or `local` with some or with auditors.
         """
         self._local = isinstance(servers, str)
         if isinstance(servers, str) and servers != "local":
@@ -57,7 +61,13 @@ class TaskServers:
                 "pass servers=[URL0, URL1] and tls=, the folder of the owner's certificate; or "
                 "servers='local' alone, in a simulation"
             )
-        self._tls = tls
+        if self._local and auditors:
+            raise ParameterError(
+                f"servers='local' runs no auditors, got {len(auditors)} of them or a plan that "
+                "names them: pass servers=[URL0, URL1] and tls=, or a plan with audit='none'",
+                code="audit-conditions",
+            )
+        self._tls, self._auditors = tls, auditors
 
     @contextlib.contextmanager
     def running(self, run_id: int) -> Iterator[None]:
@@ -82,7 +92,9 @@ class TaskServers:
         replace: bool,
     ) -> Plan:
         """Give both servers a task; returns its plan, which names them."""
-        self._task = self._owner.bind(plan, optimizer=optimizer, source=source)
+        self._task = self._owner.bind(
+            plan, optimizer=optimizer, source=source, auditors=self._auditors
+        )
         self._owner.set_up(self._task, state, replace=replace)
         return self._task.plan
 

@@ -43,6 +43,8 @@ class SubmodelAveraging(FedAvg):
             while the strategy runs.
         tls: the owner's files, or a folder with `owner.pem`; None for `local`.
         server_optimizer: of `torchfsl.optim`; see `Federated.default_optimizer` for None.
+        auditors: see `Coordinator.start`; servers at URLs alone, as both operators and each node
+            name the auditors in their own settings.
         replace: begin also where the servers hold a task that has been trained; both operators must
             permit that.
         **sampling: arguments of Flower's `FedAvg` that say how nodes are sampled, and how metrics
@@ -54,8 +56,8 @@ class SubmodelAveraging(FedAvg):
         opened: of the last round: exact sums and the clients in them; None if it did not open.
 
     Raises:
-        ParameterError: servers and certificates do not go together, the plan is missing or for
-            another protocol, or the optimizer is torch's.
+        ParameterError: servers, certificates and auditors do not go together, the plan is missing
+            or for another protocol, or the optimizer is torch's.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class SubmodelAveraging(FedAvg):
         servers: Literal["local"] | Sequence[str],
         tls: Path | TlsFiles | None = None,
         server_optimizer: OptimizerSettings | None = None,
+        auditors: Sequence[str] = (),
         replace: bool = False,
         **sampling: Any,
     ) -> None:
@@ -72,8 +75,8 @@ class SubmodelAveraging(FedAvg):
         sampling.setdefault("train_metrics_aggr_fn", mean_metrics)
         sampling.setdefault("evaluate_metrics_aggr_fn", mean_metrics)
         super().__init__(**sampling)
-        self._servers = TaskServers(servers, tls)
         self.plan, self._optimizer = for_two_servers(fed, server_optimizer)
+        self._servers = TaskServers(servers, tls, tuple(auditors) or self.plan.auditors)
         self._fed, self._replace = fed, replace
         self._timeout, self._sampled = 0.0, 0
         self.model: ServerModel | None = None
