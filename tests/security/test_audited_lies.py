@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -128,11 +129,13 @@ LIES = {
 }
 
 
-def in_shards(plan: Plan, party: int, *more: Any) -> ShardedEvaluator:
+def in_shards(
+    plan: Plan, party: int, *more: Any, kind: Callable[..., InProcessGrid] = InProcessGrid
+) -> ShardedEvaluator:
     """An evaluator whose work is done by three shards, here in this process."""
 
     def grid(plan: Plan, party: int) -> InProcessGrid:
-        return InProcessGrid(plan, party, 3)
+        return kind(plan, party, 3)
 
     return ShardedEvaluator(plan, party, *more, open_grid=grid)
 
@@ -163,6 +166,57 @@ def test_honest_rounds_open_and_nobody_is_named(name: str, where: str) -> None:
     for number in (1, 2, 3):
         reported(servers, number, updates, members)
         assert finish_round(servers, auditors=auditors(plan)).clients == (0, 1, 2)
+
+
+class FalseShard(InProcessGrid):
+    """Shards of which the last one of server 1 alters the result of one method."""
+
+    method = ""
+
+    def send(self, shard: int, method: str, *arguments: object) -> object:
+        result: Any = super().send(shard, method, *arguments)
+        if (self._party, shard, method) != (LIAR, 2, self.method):
+            return result
+        if method == "fold":
+            return bytes([result[0] ^ 1]) + result[1:]
+        for rows in result.values():
+            rows[:1] ^= 1
+        return result
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    ("method", "step"), [("partial", "share"), ("finish", "share"), ("fold", "verdict")]
+)
+def test_a_false_result_of_one_shard_is_a_lie_of_its_server(
+    name: str, method: str, step: str
+) -> None:
+    kind = type(method, (FalseShard,), {"method": method})
+    assert finding_of(name, "", functools.partial(in_shards, kind=kind))[0] == step
+
+
+class LostShards(InProcessGrid):
+    """Shards each of which ends once, before it gives its rows of the share."""
+
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
+        self.left, self.fault = {0, 1, 2}, self._ends
+
+    def _ends(self, shard: int, method: str, when: str) -> bool:
+        due = (method, when) == ("finish", "before") and shard in self.left
+        self.left -= {shard} if due else set()
+        return due
+
+
+def test_lost_shards_change_no_byte_of_what_is_audited() -> None:
+    grids: list[LostShards] = []
+
+    def lost(*how: Any) -> LostShards:
+        grids.append(LostShards(*how))
+        return grids[-1]
+
+    assert finding_of("noise", "", functools.partial(in_shards, kind=lost)) == ("", "")
+    assert [grid.left for grid in grids] == [set(), set()]
 
 
 def altered(what: str) -> Callable[[Server], None]:
