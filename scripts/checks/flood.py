@@ -59,7 +59,7 @@ class Flooder:
     """
 
     def __init__(self, ports: list[int], addresses: list[str], most: int, seed: int) -> None:
-        self._ports, self._addresses, self._most = ports, addresses, most
+        self._addresses, self._most = addresses, most
         self._held: dict[int, deque[socket.socket]] = {port: deque() for port in ports}
         self._hello = client_hello()
         self._random = random.Random(seed)
