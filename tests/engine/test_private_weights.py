@@ -103,5 +103,5 @@ def test_a_weight_that_is_not_a_whole_number_is_refused_at_once(
 def test_a_weight_under_a_plan_without_weights_is_refused_at_once(average: str) -> None:
     fed = build(average=average, max_weight=1)
     servers = fed.local_servers()
-    with pytest.raises(ParameterError, match="leave weight out"), servers.round():
+    with pytest.raises(ParameterError, match="Leave weight out"), servers.round():
         fed.round(servers, 0, batches=BATCHES, weight=2)

@@ -116,5 +116,5 @@ def test_sums_with_counts_that_are_no_numbers_are_refused() -> None:
         "round": float("inf"), "num_clients": 1, "total_weight": 1, "zeroed": {},
         "weight_clamped": False, "withheld": {},
     }  # fmt: skip
-    with pytest.raises(DecodeError, match="not opened sums"):
+    with pytest.raises(DecodeError, match="expected aggregates"):
         vault.decode_opened(arrays.encode({"clients": np.arange(1, dtype=np.uint64)}, meta))

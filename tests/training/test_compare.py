@@ -52,7 +52,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="same settings and seed"):
         rows_of([one, make_run(tmp_path / "b", [0.6])])
     (tmp_path / "c").mkdir()
-    with pytest.raises(ConfigError, match="no folder of a run"):
+    with pytest.raises(ConfigError, match="not the folder of a run"):
         Run.read(tmp_path / "c")
     with pytest.raises(ConfigError, match="no round yet"):
         make_run(tmp_path / "d", [])

@@ -261,7 +261,7 @@ def test_an_event_without_a_time_is_refused(times: Any, tmp_path: Path) -> None:
 def test_a_timestamp_of_an_atomic_file_is_a_number(time: str, tmp_path: Path) -> None:
     head = "user_id:token\titem_id:token\ttimestamp:float\n"
     put(tmp_path, "a.inter", f"{head}a\tx\t1\na\ty\t{time}\na\tz\t2\n")
-    with pytest.raises(ValueError, match=r"a\.inter, line 3: the timestamp .* is no number"):
+    with pytest.raises(ValueError, match=r"a\.inter, line 3: the timestamp .* is not a number"):
         load_folder(tmp_path)
 
 
