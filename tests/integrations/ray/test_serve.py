@@ -25,7 +25,9 @@ pytest.importorskip("grpc")
 
 import ray
 
+from tests.service.test_audits import Audited, verdicts
 from tests.support.network import Pair, assert_sums, wait_until
+from torchfsl.service.net.certificates import make_development_certificates
 
 ADDRESS = ray.util.get_node_ip_address()  # Ray takes loopback addresses for this one
 
@@ -169,6 +171,34 @@ def test_a_server_evaluates_on_a_cluster_and_goes_on_after_it_was_killed(
         assert process is not None
         process.terminate()
         assert process.wait(60) == 0  # Ray has not taken the signal
+
+
+class AuditedAtEngine(Engined, Audited):
+    """The same with an audit."""
+
+
+def test_a_server_on_a_cluster_is_audited_also_after_it_was_killed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    tls = tmp_path / "pair" / "certs"
+    make_development_certificates(tls, range(8))
+    shutil.copytree(cluster_certificates(tmp_path, tls), tls, dirs_exist_ok=True)
+    with AuditedAtEngine(tmp_path / "pair") as pair:
+        pair.engine = ("--engine", cluster.url, "--shards", "2")
+        pair.start()
+        pair.set_up()
+        with pair.audited_by(0, 1):
+            assert pair.round_of(1, 2).clients == (1, 2)
+            pair.open()
+            pair.report(3)
+            pair.kill(0)  # its shards end with it
+            pair.start(0)
+            pair.report(4)
+            assert pair.close().clients == (3, 4)
+        pair.owner.model(pair.task)
+        assert [len(verdicts(pair, party)) for party in (0, 1)] == [2, 2]
 
 
 def cluster_certificates(tmp_path: Path, tls: Path) -> Path:
