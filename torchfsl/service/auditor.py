@@ -236,10 +236,11 @@ class AuditorProcess:
                 link.call(method, request, limit=0)
             except ProtocolError as error:
                 other = self.links.info(1 - self.party)
-                goes_on = (other["round"], other["state"] in OPEN_STATES)
-                if goes_on == (verdict["round"], True):
+                goes_on = (other["plan_digest"][:16], other["round"], other["state"] in OPEN_STATES)
+                if goes_on == (path.stem[:16], verdict["round"], True):
                     continue  # it has not heard its peer's commitment yet
-                log.warning("server %d does not take the verdict: %s", 1 - self.party, error)
+                level = logging.ERROR if method == "Named" else logging.WARNING
+                log.log(level, "server %d does not take the verdict: %s", 1 - self.party, error)
             write_whole(path, json.dumps(verdict | {"told": True}).encode())
 
 

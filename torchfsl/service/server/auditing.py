@@ -19,7 +19,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.service.net.calls import NotReady
 from torchfsl.service.net.identity import Identity, NotAllowed
 from torchfsl.service.server.station import Station
-from torchfsl.service.state.audits import LIAR, MISSING, named_parts, transcript_info
+from torchfsl.service.state.audits import LIAR, MISSING, UNTAKEN, named_parts, transcript_info
 from torchfsl.service.state.steps import StoredState
 
 log = logging.getLogger("torchfsl.service.auditing")
@@ -167,23 +167,22 @@ class AuditDesk:
     def _keep_key(self, number: int, key: str, signature: str) -> None:
         node = self._station.node
         node.storage.ledger.running_round(number)
-        info = transcript_info(node.plan.digest, number, node.party)
-        public = bytes.fromhex(node.plan.auditors[node.party])
-        parts = info, bytes.fromhex(key)
-        if not is_signed(public, bytes.fromhex(signature), kdf.LABEL_AUDIT_KEY, *parts):
-            raise ProtocolError("the key is not signed by the plan's auditor", code="bad-signature")
+        parts = transcript_info(node.plan.digest, number, node.party), bytes.fromhex(key)
+        self._check_signed("the key", node.party, kdf.LABEL_AUDIT_KEY, parts, signature)
         node.storage.audits.keep_key(bytes.fromhex(key))
 
     def _halt(self, number: int, step: str, why: str, signature: str) -> None:
-        node = self._station.node
-        row = node.storage.ledger.round(number)
-        if row is None or row.state is StoredState.APPLIED:  # a late finding counts
-            row = node.storage.ledger.running_round(number)
-        peer = 1 - node.party
-        public = bytes.fromhex(node.plan.auditors[peer])
-        parts = named_parts(node.plan.digest, number, peer, step, why)
-        if not is_signed(public, bytes.fromhex(signature), kdf.LABEL_NAMED, *parts):
-            raise ProtocolError("the finding is not signed by the auditor", code="bad-signature")
+        node, peer = self._station.node, 1 - self._station.node.party
+        try:
+            row = node.storage.ledger.round(number)
+            if row is None or row.state is StoredState.APPLIED:  # a late finding counts
+                node.storage.ledger.running_round(number)
+            parts = named_parts(node.plan.digest, number, peer, step, why)
+            self._check_signed("the finding", peer, kdf.LABEL_NAMED, parts, signature)
+        except ProtocolError as error:
+            node.storage.audits.alert(UNTAKEN)
+            log.error("finding refused", extra={"round": number, "reason": str(error)})
+            raise
         if "named" in node.storage.audits.record(node.plan, number):
             return
         node.storage.audits.note(node.plan, number, named=f"{step}: {why}", signature=signature)
@@ -191,6 +190,19 @@ class AuditDesk:
         reason = f"{LIAR}: its auditor names server {peer} ({step}: {why})"
         log.error("liar named", extra={"round": number, "alert": LIAR, "reason": reason})
         node.halt(reason)
+
+    def _check_signed(
+        self, what: str, party: int, label: bytes, parts: tuple[bytes, ...], signature: str
+    ) -> None:
+        """Refuse what the plan's auditor of a server has not signed."""
+        plan = self._station.node.plan
+        if not plan.audited:
+            raise ProtocolError(
+                f"{what} is for another task, this one has no audit", code="another-plan"
+            )
+        public = bytes.fromhex(plan.auditors[party])
+        if not is_signed(public, bytes.fromhex(signature), label, *parts):
+            raise ProtocolError(f"{what} is not signed by the plan's auditor", code="bad-signature")
 
     def _check_own(self, caller: Identity) -> None:
         if caller.number != self._station.node.party:

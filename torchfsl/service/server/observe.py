@@ -119,7 +119,7 @@ def watch_all(
     )
     _watch_budget(observer, node)
     observer.count(
-        "audit_alerts", "Audited rounds that ended by an alert, by why.",
+        "audit_alerts", "Alerts of audited rounds and findings, by why.",
         lambda: node.storage.audits.alerts,
     )  # fmt: skip
     watch("halted", "1 if the session is halted.", lambda: float(bool(node.storage.halted)))

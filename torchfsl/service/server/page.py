@@ -69,6 +69,7 @@ class Overview:
             traffic=self._traffic(),
             problems=self._problems.newest(),
             budget=self._budget(),
+            audits=self._station.node.storage.audits.alerts,
         )
         return render(view).encode()
 
@@ -157,6 +158,7 @@ class View:
         traffic: since the start, by door: bytes `received` and `sent`, and calls by status.
         problems: the last ones, newest first.
         budget: of the plan's privacy, what is spent; empty where it has none.
+        audits: alerts of audited rounds and findings, by why.
     """
 
     infos: Sequence[Mapping[str, Any] | str]
@@ -165,6 +167,7 @@ class View:
     traffic: Mapping[str, Counter[str]]
     problems: Sequence[Problem]
     budget: Mapping[str, float] = field(default_factory=dict)
+    audits: Mapping[str, float] = field(default_factory=dict)
 
 
 def render(view: View) -> str:
@@ -180,7 +183,8 @@ def render(view: View) -> str:
         _rounds(view),
         "<h2>Traffic of this server since its start</h2>",
         _traffic(view),
-        *_budget(view.budget),
+        *_counts("Noise and participation at this server", "budget", view.budget),
+        *_counts("Alerts of audits", "audits", {w: n for w, n in view.audits.items() if n}),
         "<h2>Last problems of this server</h2>",
         _problems(view.problems),
         f"<footer>{_clock(time.time())}; every {REFRESH_SECONDS} seconds anew. Numbers for "
@@ -271,12 +275,11 @@ def _traffic(view: View) -> str:
     return _table("traffic", ("", ""), rows, numbers={1})
 
 
-def _budget(budget: Mapping[str, float]) -> list[str]:
-    if not budget:
+def _counts(head: str, name: str, counts: Mapping[str, float]) -> list[str]:
+    if not counts:
         return []
-    rows = [(what, f"{count:,.0f}") for what, count in budget.items()]
-    head = "<h2>Noise and participation at this server</h2>"
-    return [head, _table("budget", ("", ""), rows, numbers={1})]
+    rows = [(what, f"{count:,.0f}") for what, count in counts.items()]
+    return [f"<h2>{head}</h2>", _table(name, ("", ""), rows, numbers={1})]
 
 
 def _problems(problems: Sequence[Problem]) -> str:

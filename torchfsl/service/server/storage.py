@@ -23,12 +23,17 @@ from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.state import vault
-from torchfsl.service.state.audits import AuditStore
+from torchfsl.service.state.audits import UNCOMMITTED, AuditStore
 from torchfsl.service.state.coins import CoinBook
 from torchfsl.service.state.ledger import Ledger, RoundRow, forget_log, testify
 from torchfsl.service.state.noise_ring import NoiseStore, forget_noise
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
-from torchfsl.service.state.steps import SHARE_LEFT, SHARE_MAY_HAVE_LEFT, StoredState
+from torchfsl.service.state.steps import (
+    BEFORE_COMMITMENTS,
+    SHARE_LEFT,
+    SHARE_MAY_HAVE_LEFT,
+    StoredState,
+)
 from torchfsl.service.state.vault import check_not_lost, keep_from_others
 from torchfsl.service.state.witness import Witness
 from torchfsl.service.task import Task, encode_model
@@ -308,11 +313,14 @@ class Storage:
         """
         if server.state not in (RoundState.IDLE, RoundState.HALTED):
             server.abandon_round()
-        if self.ledger.running_round(number).state in SHARE_MAY_HAVE_LEFT:
+        state = self.ledger.running_round(number).state
+        if state in SHARE_MAY_HAVE_LEFT:
             reason += f"; {SHARE_LEFT}: the sum counts as opened"
         with self.ledger.transaction():
             if server.state is RoundState.HALTED:
                 self.halt(reason)
+            if server.plan.audited and state in BEFORE_COMMITMENTS:
+                self.audits.alert(UNCOMMITTED)
             self._end(number, server, state=StoredState.UNOPENED, reason=reason)
         self._wipe_log()
         self.audits.drop()

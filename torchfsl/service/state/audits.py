@@ -25,6 +25,11 @@ from torchfsl.service.state.records import sync_folder
 _SECRETS, _KEY, _RECORD, _ALERTS = "audit secrets", "audit key", "audit record", "audit alerts"
 MISSING: Final = "audit_missing"
 LIAR: Final = "audit_liar_named"
+UNTAKEN: Final = "audit_finding_refused"
+"""A finding that was not taken: of another task, of a round that has opened, or not signed."""
+UNCOMMITTED: Final = "audit_uncommitted"
+"""A round that ended before both servers had committed, in which one may have seen its noise."""
+_COUNTED: Final = (MISSING, LIAR, UNTAKEN, UNCOMMITTED)
 KEY_BYTES: Final = 32
 _ROUND: Final = struct.Struct("<Q")
 
@@ -108,7 +113,10 @@ class AuditStore:
     @property
     def alerts(self) -> Mapping[str, float]:
         """How often which alert was raised, in the life of this state."""
-        return {MISSING: 0.0, LIAR: 0.0, **json.loads(self._ledger.setting(_ALERTS) or b"{}")}
+        return {
+            **dict.fromkeys(_COUNTED, 0.0),
+            **json.loads(self._ledger.setting(_ALERTS) or b"{}"),
+        }
 
     def alert(self, name: str) -> None:
         """Count an alert."""

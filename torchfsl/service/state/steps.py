@@ -116,6 +116,9 @@ def fixing_step(plan: Plan) -> Kind:
 OPEN_STATES: Final = tuple(state for state in StoredState if not state.has_ended)
 """States of a round that has not ended, in order."""
 
+BEFORE_COMMITMENTS: Final = OPEN_STATES[: OPEN_STATES.index(StoredState.AUDITING)]
+"""States of an audited round in which this server does not know both commitments."""
+
 SHARE_LEFT: Final = "this server's share may have left it"
 """In the stored reason of a round that ended unopened in one of the states below."""
 

@@ -1,0 +1,90 @@
+"""What is counted and shown of audited rounds that end early, and of findings that come late."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.service.test_audits import Audited, verdicts
+from tests.support.network import Pair, wait_until
+from tests.support.odd_servers import ODD
+from torchfsl.errors import ProtocolError
+from torchfsl.service.auditor import AuditorProcess
+
+
+def alerts(pair: Audited) -> dict[str, float]:
+    """Alerts of audits at server 0 that are not 0, by why."""
+    lines = [line for line in pair.metrics(0).splitlines() if "audit_alerts_total{" in line]
+    counts = {line.split('"')[1]: float(line.split()[-1]) for line in lines}
+    assert len(counts) == 4
+    return {why: count for why, count in counts.items() if count}
+
+
+def page(pair: Audited) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{pair.metrics_ports[0]}/") as answer:
+        return str(answer.read().decode())
+
+
+def ends_unopened(pair: Audited, why: str) -> None:
+    pair.open()
+    pair.report(2, 3)
+    with pytest.raises(ProtocolError, match=why):
+        pair.owner.close_round(pair.number)
+
+
+@pytest.mark.parametrize("audited", [True, False])
+def test_a_finding_about_a_task_that_has_made_way_is_logged_counted_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audited: bool
+) -> None:
+    monkeypatch.setenv(ODD, "add")
+    with Audited(tmp_path, seconds=3.0, odd=1) as pair:
+        pair.start()
+        pair.set_up()
+        with monkeypatch.context() as patch, pair.audited_by(0, 1):
+            patch.setattr(AuditorProcess, "_tell", lambda _: None)
+            ends_unopened(pair, "audit_missing")
+            wait_until(lambda: bool(verdicts(pair, 1)))
+        pair.set_up() if audited else Pair.set_up(pair)
+        pair.open()  # a round of the same number runs when the finding comes
+        assert "audit_finding_refused" not in page(pair)
+        for _ in range(2):
+            with contextlib.closing(pair.auditor(1)) as late:
+                late.look()
+        assert json.loads(verdicts(pair, 1)[0].read_bytes())["told"]
+        assert not pair.owner.links.info(0)["halted"]
+        assert alerts(pair) == {"audit_missing": 1, "audit_finding_refused": 1}
+        assert '"message": "finding refused"' in pair.log(0)
+        assert "finding refused: the finding is" in page(pair)
+        pair.kill(0)
+        pair.start(0)
+        assert '<td>audit_finding_refused</td><td class="n">1</td>' in page(pair)
+
+
+def test_rounds_that_end_before_both_servers_have_committed_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Audited(tmp_path, seconds=3.0) as pair:
+        pair.start()
+        pair.set_up()
+        pair.open()
+        pair.owner.abandon_round(pair.number, "nobody came")
+        assert alerts(pair) == {"audit_uncommitted": 1}
+        ends_unopened(pair, "to give a key")
+        assert alerts(pair) == {"audit_missing": 1, "audit_uncommitted": 2}
+        with monkeypatch.context() as patch, pair.audited_by(0, 1):
+            patch.setattr(AuditorProcess, "_audit", lambda *_: None)
+            ends_unopened(pair, "to pass it")  # both have committed
+        assert alerts(pair) == {"audit_missing": 2, "audit_uncommitted": 2}
+        with pair.audited_by(0, 1):
+            assert pair.round_of(2, 3).clients == (2, 3)
+        pair.kill(0)
+        pair.start(0)
+        assert alerts(pair) == {"audit_missing": 2, "audit_uncommitted": 2}
+        Pair.set_up(pair)  # without an audit
+        pair.open()
+        pair.owner.abandon_round(pair.number, "nobody came")
+        assert alerts(pair) == {"audit_missing": 2, "audit_uncommitted": 2}
