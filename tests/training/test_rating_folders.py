@@ -97,7 +97,7 @@ def test_atomic_files_without_times_are_in_order(tmp_path: Path) -> None:
         ("ratings.csv", "userId,movieId,rating,timestamp\n1,2,3,4\n", "no user of 1 has 3"),
         ("a.inter", "user_id:token\trating:float\n1\t2\n", "lacks item_id:token"),
         ("a.inter", "user_id:token\titem_id:token\n1\n", r"a\.inter, line 2: 1 columns"),
-        ("a.inter", "user_id:token\titem_id:token\ttimestamp:float\n1\t2\tnow\n", "is not a number"),
+        ("a.inter", "user_id:token\titem_id:token\ttimestamp:float\n1\t2\tnow\n", "not a number"),
         ("other.txt", "", "a folder with"),
     ],
 )
