@@ -202,7 +202,7 @@ def test_only_faces_backends_and_engines_import_our_files_by_name() -> None:
 def test_the_library_imports_only_its_stated_dependencies() -> None:
     allowed = {"torchfsl", "numpy", "cryptography", "torch", *sys.stdlib_module_names}
     for name, tree in SOURCES.items():
-        served = {"grpc", "grpc_health", "prometheus_client"}
+        served = {"grpc", "grpc_health", "h11", "prometheus_client"}
         extra = served if name.startswith("torchfsl.service.") else set()
         extra |= {"tenseal"} if name == "torchfsl.crypto.homomorphic" else set()
         extra |= {"flwr"} if name.startswith("torchfsl.integrations.flower.") else set()

@@ -254,5 +254,5 @@ def test_the_planner_halves_all_downloads_and_the_json_names_it_only_then() -> N
 def test_tensors_of_16_bits_and_other_protocols_refuse_it() -> None:
     with pytest.raises(ParameterError, match="16 bits already"):
         rounded(make_plan(make_segment("d", "dense", (4,), dtype="float16")), "float16")
-    with pytest.raises(ParameterError, match="download 'int8'; choose one of"):
+    with pytest.raises(ParameterError, match="download 'int8': choose one of"):
         rounded(mixed_plan(), "int8")  # type: ignore[arg-type]

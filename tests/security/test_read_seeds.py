@@ -141,7 +141,7 @@ def test_a_server_refuses_a_plan_that_names_another_key_or_none() -> None:
 def test_a_key_that_is_none_is_refused_before_anything_is_sent() -> None:
     plan = dataclasses.replace(retrieving_plan(), server_keys=("00" * 32, "01" * 32))
     wire = Wire((None, None))  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="no public key"):
+    with pytest.raises(ParameterError, match="not a public key"):
         Client(plan, wire, client_id=1).start_round(1, indices={"rows": [1]})
     assert not wire.events
 

@@ -109,7 +109,7 @@ def test_the_engine_refuses_what_one_server_cannot_take() -> None:
         sesa.plan(fed, widths=[({"rows12": 8}, 22)], collusion=2)
     with pytest.raises(ParameterError, match="at least one class"):
         sesa.plan(fed, widths=[], collusion=2)
-    with pytest.raises(ParameterError, match="owns 0 submodels"):
+    with pytest.raises(ParameterError, match="got 0: choose 1 to"):
         sesa.plan(fed, widths=[(8, 18), (0, 4)], collusion=2)
     net = network()
     other = Federated(net, torch.optim.SGD(net.parameters(), lr=0.2), rest=TopK(0.5))

@@ -287,7 +287,7 @@ def test_the_asked_are_others_as_many_as_the_fraction_says() -> None:
         ({"frac_bits": 15}, "at most 14 of 32"),
         ({"label": "probabilities", "querying": "secure"}, "need a softmax"),
         ({"control": "mixlocal", "expansion": "noise"}, "makes no labels"),
-        ({"control": "local", "querying": "secure"}, "asks nobody"),
+        ({"control": "local", "querying": "secure"}, "asks no other client"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_the_remedy(

@@ -153,11 +153,7 @@ def estimate(
         sent_bytes=sent,
         server_core_hours=seconds / 3600,
         memory_bytes=model + costs.server_memory_bytes + drawn,
-        disk_bytes=received
-        + 2 * model
-        + 8 * sum(s.m * s.tau for s in plan.segments)
-        + kept
-        + (transcript_bytes(plan, count) if plan.audited else 0),
+        disk_bytes=received + 2 * model + kept + _sum_bytes(plan, count),
         compute_seconds=compute,
         network_seconds=network,
         machines=max(1, math.ceil(compute / within), math.ceil(network / within)),
@@ -167,6 +163,12 @@ def estimate(
         bounded_values=sum(s.m * s.tau for s in plan.segments) * plan.sum_bound,
         auditor_bytes=auditor_bytes(plan, count),
     )
+
+
+def _sum_bytes(plan: Plan, reports: int) -> int:
+    """Bytes of the stored sums, and under an audit of the transcript."""
+    shown = transcript_bytes(plan, reports) if plan.audited else 0
+    return 8 * sum(s.m * s.tau for s in plan.segments) + shown
 
 
 def _check_prices(prices: object) -> None:

@@ -17,7 +17,6 @@ import base64
 import hashlib
 import json
 import re
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.kdf import frame
 from torchfsl.errors import Error, ParameterError
 from torchfsl.fsl.suite import WIRE_VERSION
@@ -258,7 +258,7 @@ class Issuer:
         """
         if not _SESSION.fullmatch(task):
             raise ParameterError(f"task is {task!r}: give the session of the plan, plan.session")
-        now, jti = int(time.time()), secrets.token_hex(8)
+        now, jti = int(time.time()), random_bytes(8).hex()
         fields = {
             "iss": self.name, "sub": Identity(Role.CLIENT, client).uri, "task": task,
             "rounds": list(rounds), "nbf": now, "exp": now + seconds, "cnf": {"jkt": jkt},

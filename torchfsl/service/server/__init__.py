@@ -13,5 +13,6 @@ server 1's), `peers`, `fetching` (rows without a report); `door`, `passages`, `g
 
 Invariant: a step is on disk before anybody hears of it.
 
-`auditing`: passes and findings of the auditors. `web`, `http`, `admission`: the HTTPS door.
+`auditing`: passes and findings of the auditors. `web`, `web_settings`, `http`, `admission`: the
+HTTPS door.
 """

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
+from torchfsl.crypto.entropy import random_bytes
 from torchfsl.errors import RejectedSubmission
 from torchfsl.service.net import tokens
 from torchfsl.service.net.identity import Identity, NotAdmitted
@@ -68,14 +68,14 @@ class Tokens:
 
     def __init__(self, issuers: Issuers, trust: Trust, served: Station) -> None:
         self._issuers, self._trust, self._station = issuers, trust, served
-        self._secret = secrets.token_bytes(32)
+        self._secret = random_bytes(32)
         self._windows: OrderedDict[int, _Window] = OrderedDict()
         self._round: tuple[bytes, int] = b"", -1
         self._entered: dict[str, set[int]] = {}
 
     def nonce(self) -> str:
         """A fresh one, which one proof may use."""
-        text = _now().to_bytes(8, "big") + secrets.token_bytes(8)
+        text = _now().to_bytes(8, "big") + random_bytes(8)
         return tokens.encode(text + self._mac(text))
 
     def admit(self, name: str, request: Request) -> Admitted:
@@ -154,11 +154,11 @@ class Tokens:
     def _time_of(self, nonce: str) -> int:
         """When this server made a nonce; raises NotAdmitted for others and old ones."""
         try:
-            data = tokens.decode(nonce, 32)
+            given = tokens.decode(nonce, 32)
         except NotAdmitted:
-            data = bytes(32)
-        when = int.from_bytes(data[:8], "big")
-        if not hmac.compare_digest(self._mac(data[:16]), data[16:]) or _now() - when > _NONCE_MS:
+            given = bytes(32)
+        when = int.from_bytes(given[:8], "big")
+        if not hmac.compare_digest(self._mac(given[:16]), given[16:]) or _now() - when > _NONCE_MS:
             raise NotAdmitted(_again("has no nonce of the last 300 seconds"), code="nonce-expired")
         return when
 

@@ -212,7 +212,8 @@ class Node:
         self.server.state = RoundState.HALTED
         running = self.storage.running()
         if running is None:
-            self.storage.halt(reason)
+            self._ledger.put_setting("halted", reason.encode())
+            self.storage.halted = reason
         else:
             self.storage.end_unopened(running.number, reason, self.server)
 
@@ -333,10 +334,7 @@ class Node:
             elif kind is Kind.REPORT_SET:
                 follows[Kind.VERDICTS] = server.agree(theirs)
             elif kind is Kind.VERDICTS:
-                accepted = server.verify(theirs)
-                changes["accepted"] = len(accepted)
-                if not self.has_counted(number, kind):
-                    self._check_crowd(accepted)
+                changes["accepted"] = self._verified(number, theirs)
             elif kind is Kind.SHARE_COMMIT and self.plan.audited:
                 server.hear_commit(theirs)
             elif kind is fixing_step(self.plan) and self.plan.opens_counts_first:
@@ -366,16 +364,18 @@ class Node:
         if opened is not None:
             self._apply(number, opened)
 
-    def _check_crowd(self, accepted: tuple[int, ...]) -> None:
-        """End the round where issuers of tokens make up too much of it; no share has left yet."""
+    def _verified(self, number: int, theirs: bytes) -> int:
+        """Accepted reports. Issuers of tokens must not make up too many; no share has left yet."""
+        accepted = self.server.verify(theirs)
         counted = self.storage.settings.counted(accepted)
-        if counted < self.plan.min_clients:
+        if not self.has_counted(number, Kind.VERDICTS) and counted < self.plan.min_clients:
             self.server.abandon_round()
             raise ProtocolError(
                 f"{counted} of {len(accepted)} reports count towards min_clients, the plan wants "
                 f"{self.plan.min_clients}: let clients of others participate, or raise `counts`",
                 code="too-few-reports",
             )
+        return len(accepted)
 
     def _charge(self, index: int) -> None:
         """Count the round as opened, and for its clients."""

@@ -318,21 +318,18 @@ class Storage:
             reason += f"; {SHARE_LEFT}: the sum counts as opened"
         with self.ledger.transaction():
             if server.state is RoundState.HALTED:
-                self.halt(reason)
+                self.ledger.put_setting("halted", reason.encode())
             if server.plan.audited and state in BEFORE_COMMITMENTS:
                 self.audits.alert(UNCOMMITTED)
             self._end(number, server, state=StoredState.UNOPENED, reason=reason)
+        if server.state is RoundState.HALTED:
+            self.halted = reason
         self._wipe_log()
         self.audits.drop()
         if self.halted or 0 < server.plan.max_rounds <= self.rounds_opened:
             self.noise.end()
         forget_log(self.ledger)
         log.warning("round ends unopened", extra={"round": number, "reason": reason})
-
-    def halt(self, reason: str) -> None:
-        """Let the session stand still for good."""
-        self.ledger.put_setting("halted", reason.encode())
-        self.halted = reason
 
     def begin(self) -> None:
         """What was there is good: count this start, and wipe the reports of rounds that have ended.
