@@ -234,7 +234,7 @@ class AuditorProcess:
             link = self.links.links[1 - self.party]
             try:
                 link.call(method, request, limit=0)
-            except ProtocolError as error:
+            except (DecodeError, ProtocolError) as error:
                 other = self.links.info(1 - self.party)
                 goes_on = (other["plan_digest"][:16], other["round"], other["state"] in OPEN_STATES)
                 if goes_on == (path.stem[:16], verdict["round"], True):
