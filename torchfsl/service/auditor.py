@@ -106,6 +106,7 @@ class AuditorProcess:
         """
         self._tell()
         info = self.links.info(self.party)
+        self._destroy_keys(info)
         auditor = self._auditor_of(info["plan_digest"])
         if auditor is None:
             return
@@ -138,11 +139,9 @@ class AuditorProcess:
         if not digest:
             return None
         if self._digest != digest:
-            answer = self._own.call("Plan", calls.encode_request(), limit=PLAN_BYTES)
-            plan = Plan.from_json(decode_plan(answer)["plan"])
-            named = plan.auditors[self.party] if plan.audited else ""
+            plan = plan_of(self._own)
             self._auditor = None
-            if named == self.key.public.hex():
+            if names_auditor(plan, self.party, self.key):
                 self._auditor = Auditor(plan, self.party, self.key)
             self._past.attach(plan, None if self._auditor is None else self._auditor.noise)
             if self._auditor is not None:
@@ -151,8 +150,8 @@ class AuditorProcess:
         return self._auditor
 
     def _warn_of_disk(self, plan: Plan) -> None:
-        needed, disk = auditor_bytes(plan, plan.max_clients), os.statvfs(self.folder)
-        if (free := disk.f_bavail * disk.f_frsize) < needed:
+        free, needed = room(self.folder, plan)
+        if free < needed:
             log.warning(
                 "%s has %d bytes free, and the evidence of a round can need %d: free some, or "
                 "move --state to a larger disk",
@@ -160,6 +159,14 @@ class AuditorProcess:
                 free,
                 needed,
             )
+
+    def _destroy_keys(self, info: Mapping[str, Any]) -> None:
+        """Destroy keys of rounds that are judged or over: no transcript is due for them."""
+        running = f"{info['plan_digest'][:16]}-{info['round']}"
+        for key in (self.folder / "keys").glob("*.key"):
+            is_judged = (self.folder / "verdicts" / f"{key.stem}.json").exists()
+            if is_judged or key.stem != running or info["state"] not in OPEN_STATES:
+                destroy(key)
 
     def _name(self, plan: Plan, number: int) -> str:
         return f"{plan.digest.hex()[:16]}-{number}"
@@ -242,6 +249,24 @@ class AuditorProcess:
                 level = logging.ERROR if method == "Named" else logging.WARNING
                 log.log(level, "server %d does not take the verdict: %s", 1 - self.party, error)
             write_whole(path, json.dumps(verdict | {"told": True}).encode())
+
+
+def plan_of(link: Link) -> Plan:
+    """The plan of a server's task; raises Error if it does not answer."""
+    answer = link.call("Plan", calls.encode_request(), limit=PLAN_BYTES)
+    return Plan.from_json(decode_plan(answer)["plan"])
+
+
+def names_auditor(plan: Plan, party: int, key: SignKey) -> bool:
+    """Whether a plan names this key as that of server `party`'s auditor."""
+    return plan.audited and plan.auditors[party] == key.public.hex()
+
+
+def room(folder: Path, plan: Plan) -> tuple[int, int]:
+    """Bytes that are free for an auditor's folder, and that a task can still take there."""
+    disk, rings = os.statvfs(folder), (folder / "noise").glob("*.ring")
+    taken = sum(path.stat().st_size for path in rings)
+    return disk.f_bavail * disk.f_frsize, auditor_bytes(plan, plan.max_clients) - taken
 
 
 class _PastNoise:

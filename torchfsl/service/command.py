@@ -53,6 +53,7 @@ _AUDITOR = """\
 Run the auditor of server 0 or server 1. It calls both servers and opens no port. The folder of
 --tls holds auditor-N.pem, its key, auditor-N-sign.key and the authorities. An auditor sees all that
 its server sees: it must collude with neither server, see docs/audit.md.
+It ends with status 74 when its folder cannot be read or written (a full disk): start it again.
 """
 
 _AUDIT = """\
@@ -91,7 +92,8 @@ taken off the plan's max_rounds.
 _DOCTOR = """\
 Check this machine and, with the settings of a server, whether it would work with them: keys and
 certificates, addresses, the state folder, open files, the other server. Takes the options of serve,
-or --tls DIR alone for a folder of `torchfsl certs`. Exit status 1 if a check failed.
+or --tls DIR alone for a folder of `torchfsl certs`. With --servers it takes the options of auditor,
+and checks the auditor and its disk. Exit status 1 if a check failed.
 """
 
 
@@ -133,6 +135,7 @@ def make_parser() -> argparse.ArgumentParser:
     text = "check this machine, and the settings of a server before it is started"
     doctor = _add(commands, "doctor", _doctor, text, _DOCTOR, allow_abbrev=False)
     serving.add_options(doctor)
+    doctor.add_argument("--servers", metavar="URL0,URL1", help="of an auditor: both servers")
     estimating.add_command(commands)
     return parser
 
@@ -306,6 +309,7 @@ def _two_numbers(option: str, text: str) -> tuple[int, int]:
 def _auditor(options: argparse.Namespace) -> int:
     from torchfsl.service.auditor import AuditorProcess
     from torchfsl.service.net.channels import TlsFiles
+    from torchfsl.service.server.failures import EXIT_STATE_FAILED
 
     os.umask(0o077)
     handler = logging.StreamHandler()
@@ -314,10 +318,15 @@ def _auditor(options: argparse.Namespace) -> int:
     files = TlsFiles.in_folder(options.tls, f"auditor-{options.party}")
     ends: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))
-    process = AuditorProcess(options.party, options.servers.split(","), files, options.state)
-    print(f"ready key={process.key.public.hex()}", flush=True)
-    with contextlib.closing(process):
-        process.run(lambda: not ends)
+    try:
+        process = AuditorProcess(options.party, options.servers.split(","), files, options.state)
+        print(f"ready key={process.key.public.hex()}", flush=True)
+        with contextlib.closing(process):
+            process.run(lambda: not ends)
+    except OSError as error:
+        where = options.state
+        print(f"torchfsl: cannot read or write {where}: {error}: free space", file=sys.stderr)
+        return EXIT_STATE_FAILED
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -30,6 +31,8 @@ from torchfsl.service.net.trust import read_deny_list
 from torchfsl.version import __version__
 
 if TYPE_CHECKING:
+    from torchfsl.crypto.signing import SignKey
+    from torchfsl.service.client.links import Links
     from torchfsl.service.server.process import ServeSettings
     from torchfsl.service.server.web_settings import WebSettings
 
@@ -65,7 +68,9 @@ def examine(options: argparse.Namespace) -> int:
     """Look at the machine, and at the settings if some are given; 1 if something is wrong."""
     report = Report()
     _machine(report)
-    if options.config is not None or options.party is not None:
+    if options.servers is not None:
+        _auditor(report, options)
+    elif options.config is not None or options.party is not None:
         try:
             settings, _ = serving.read_settings(options)
         except Error as error:
@@ -132,6 +137,54 @@ def _server(report: Report, settings: ServeSettings) -> None:
     if settings.engine.url:
         report.check("engine", lambda: engines.examine(settings.engine, files, party))
     report.check(f"server {1 - party}", lambda: _peer(settings))
+
+
+def _auditor(report: Report, options: argparse.Namespace) -> None:
+    """What `torchfsl auditor` would find with the same options."""
+    if options.party not in (0, 1) or options.tls is None or options.state is None:
+        report.failed = True
+        say("FAILED  settings: an auditor needs --party 0 or 1, --servers, --tls and --state")
+        return
+    party, folder, urls = options.party, options.state, options.servers.split(",")
+    name = f"auditor-{party}"
+    files = TlsFiles.in_folder(options.tls, name)
+    report.check("certificate and key", lambda: _party(files, Identity(Role.AUDITOR, party)))
+    report.check("key for signatures", lambda: _pass_key(files).public.hex())
+    for path in (files.key, options.tls / f"{name}-sign.key"):
+        report.check(f"mode of {path.name}", lambda path=path: _mode(path))  # type: ignore[misc]
+    report.check("state", lambda: f"{folder}, {_free(folder)[1] / 1e9:.1f} GB free")
+    for server in (0, 1):
+        report.check(f"server {server}", lambda s=server: _answers(urls, files, s))  # type: ignore[misc]
+    report.check("disk", lambda: _room(urls, files, party, folder))
+
+
+def _pass_key(files: TlsFiles) -> SignKey:
+    """The key by which an auditor signs."""
+    if (pair := files.sign_pair()) is None:
+        raise ParameterError(
+            f"expected a -sign.key of this auditor beside {files.certificate}: `torchfsl certs DIR "
+            "--auditors` makes development keys"
+        )
+    return pair[0]
+
+
+def _room(urls: list[str], files: TlsFiles, party: int, folder: Path) -> str:
+    """Whether an auditor's disk has room for the task that its server has."""
+    from torchfsl.service.auditor import names_auditor, plan_of, room
+
+    with _linked(urls, files) as links:
+        if not links.info(party)["plan_digest"]:
+            return "no task yet: ask again once there is one"
+        plan = plan_of(links.links[party])
+    if not names_auditor(plan, party, _pass_key(files)):
+        return f"the task of server {party} does not name this auditor, and needs none"
+    free, needed = room(_free(folder)[0], plan)
+    if free < needed:
+        raise ParameterError(
+            f"{free:,} bytes are free for {folder}, and the task needs {needed:,}: free some, or "
+            "move --state to a larger disk"
+        )
+    return f"the task needs {needed:,} bytes at most"
 
 
 def _web(report: Report, web: WebSettings) -> None:
@@ -261,6 +314,17 @@ def _address(address: str, report: Report) -> str:
 
 def _state(settings: ServeSettings) -> str:
     folder = settings.state
+    _, free = _free(folder)
+    if free <= settings.node.reserve_bytes:
+        raise ParameterError(
+            f"{free} bytes are free for {folder}, less than reserve_bytes = "
+            f"{settings.node.reserve_bytes}: make room"
+        )
+    return f"{folder}, {free / 1e9:.1f} GB free" + ("" if folder.exists() else ", to be made")
+
+
+def _free(folder: Path) -> tuple[Path, int]:
+    """A folder that can be written, or the nearest above that exists, and bytes free there."""
     existing = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -269,13 +333,8 @@ def _state(settings: ServeSettings) -> str:
         raise ParameterError(
             f"cannot write in {existing} ({error.strerror}): give it to the user that serves"
         ) from error
-    free = os.statvfs(existing).f_bavail * os.statvfs(existing).f_frsize
-    if free <= settings.node.reserve_bytes:
-        raise ParameterError(
-            f"{free} bytes are free for {folder}, less than reserve_bytes = "
-            f"{settings.node.reserve_bytes}: make room"
-        )
-    return f"{folder}, {free / 1e9:.1f} GB free" + ("" if folder.exists() else ", to be made")
+    disk = os.statvfs(existing)
+    return existing, disk.f_bavail * disk.f_frsize
 
 
 def _task(folder: Path) -> str:
@@ -329,22 +388,31 @@ def _open_files(limit: int, wanted: int, report: Report) -> str:
 
 
 def _peer(settings: ServeSettings) -> str:
-    from torchfsl.service.client.links import Links, RetryPolicy
-    from torchfsl.service.net.calls import NotReady
     from torchfsl.service.server.process import check_addresses
 
     check_addresses(settings)
-    urls = serving.urls_of(settings)
-    links = Links(urls, settings.tls, RetryPolicy(attempt_seconds=5, total_seconds=5))
+    return _answers(serving.urls_of(settings), settings.tls, 1 - settings.party)
+
+
+def _answers(urls: list[str], files: TlsFiles, server: int) -> str:
+    from torchfsl.service.net.calls import NotReady
+
     try:
-        info = links.info(1 - settings.party)
+        with _linked(urls, files) as links:
+            info = links.info(server)
     except NotReady as error:
-        why = str(error).removeprefix(f"server {1 - settings.party}: ")  # the line names it
+        why = str(error).removeprefix(f"server {server}: ")  # the line names it
         told = "no answer; it may not have been started yet: " if "refused" in why else ""
         raise NotReady(told + why) from None
-    finally:
-        links.close()
-    return f"answers at {settings.peer}, torchfsl {info['library']}"
+    return f"answers at {urls[server]}, torchfsl {info['library']}"
+
+
+def _linked(urls: list[str], files: TlsFiles) -> contextlib.closing[Links]:
+    """Both servers, asked for a few seconds."""
+    from torchfsl.service.client.links import Links, RetryPolicy
+
+    policy = RetryPolicy(attempt_seconds=5, total_seconds=5)
+    return contextlib.closing(Links(urls, files, policy))
 
 
 def aes_rate(num_bytes: int = 1 << 24) -> float:
