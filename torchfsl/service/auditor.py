@@ -161,11 +161,10 @@ class AuditorProcess:
             )
 
     def _destroy_keys(self, info: Mapping[str, Any]) -> None:
-        """Destroy keys of rounds that are judged or over: no transcript is due for them."""
+        """Destroy keys of rounds that are over: no transcript is due for them."""
         running = f"{info['plan_digest'][:16]}-{info['round']}"
         for key in (self.folder / "keys").glob("*.key"):
-            is_judged = (self.folder / "verdicts" / f"{key.stem}.json").exists()
-            if is_judged or key.stem != running or info["state"] not in OPEN_STATES:
+            if key.stem != running or info["state"] not in OPEN_STATES:
                 destroy(key)
 
     def _name(self, plan: Plan, number: int) -> str:
