@@ -16,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from scripts.generate.make_vectors import Showing
 from tests.support.audited import SIGN_KEYS, auditors
 from torchfsl.crypto import kdf
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
+from torchfsl.fsl.audit import transcript
 from torchfsl.fsl.audit.replay import Auditor
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.dpf import bits
@@ -28,6 +30,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
 from torchfsl.kernels.backends import kernels
+from torchfsl.submodel.correlated_noise import NO_ROUND
 from torchfsl.submodel.server_model import ServerModel
 
 FOLDER = Path(__file__).resolve().parents[1] / "vectors"
@@ -215,10 +218,17 @@ def test_a_whole_round_at_the_servers(name: str) -> None:
 def test_rounds_with_an_audit_and_correlated_noise_are_those_of_the_transcripts() -> None:
     vector = read("rounds_correlated")
     servers = servers_of(vector)
-    plan, judges = servers[0].plan, auditors(servers[0].plan)
+    plan = servers[0].plan
+    judges = [Showing(plan, party, SIGN_KEYS[2 + party]) for party in (0, 1)]
     for number, played in enumerate(vector["rounds"]):
         assert_played(servers, judges, played)
         for party, data in enumerate(played["transcripts"]):
+            shown = transcript.decode(plan, bytes.fromhex(data), party)
+            here = transcript.decode(plan, judges[party].shown, party)
+            assert shown.audit.record == here.audit.record  # the servers' messages, byte for byte
+            assert shown.audit.is_signed(party, shown.said)
+            past = played["round"] - 1 if number else NO_ROUND
+            assert shown.audit.past_noise() == (number, (past, NO_ROUND))
             alone = Auditor(plan, party, SIGN_KEYS[2 + party])
             if number == 0:
                 assert alone.replay(bytes.fromhex(data)).step == ""
