@@ -1,4 +1,4 @@
-"""The systemd unit: what systemd itself says of it, and what it must not lose."""
+"""The systemd units: what systemd itself says of them, and what they must not lose."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from pathlib import Path
 
 import pytest
 
-UNIT = Path(__file__).resolve().parents[2] / "deploy" / "systemd" / "torchfsl.service"
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
+UNIT = FOLDER / "torchfsl.service"
+BOTH = pytest.mark.parametrize("unit", [UNIT, FOLDER / "torchfsl-auditor.service"], ids=lambda unit: unit.stem)
 MOST_EXPOSED = 2.0
 """Of systemd's scale from 0 (nothing to attack) to 10."""
 
 
-@pytest.fixture(scope="module")
-def service() -> configparser.SectionProxy:
+def service(unit: Path) -> configparser.SectionProxy:
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(UNIT)
+    parser.read(unit)
     return parser["Service"]
 
 
+@BOTH
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("Type", "notify"),
         ("Restart", "always"),
         ("UMask", "0077"),
         ("StateDirectoryMode", "0700"),
@@ -38,23 +39,21 @@ def service() -> configparser.SectionProxy:
     ],
 )
 def test_it_keeps_what_secrets_and_restarts_rest_on(
-    name: str, value: str, service: configparser.SectionProxy
+    name: str, value: str, unit: Path
 ) -> None:
-    assert service[name] == value
+    assert service(unit)[name] == value
 
 
-def test_it_allows_files_for_more_connections_than_a_shells_limit(
-    service: configparser.SectionProxy,
-) -> None:
-    assert int(service["LimitNOFILE"]) >= 16384
+def test_a_server_says_when_it_is_ready_and_allows_files_for_many_connections() -> None:
+    assert service(UNIT)["Type"] == "notify"
+    assert int(service(UNIT)["LimitNOFILE"]) >= 16384
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> Path:
+def installed(unit: Path, folder: Path) -> Path:
     """The unit with a command that exists here."""
-    text = re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", UNIT.read_text())
-    (tmp_path / UNIT.name).write_text(text)
-    return tmp_path / UNIT.name
+    text = re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", unit.read_text())
+    (folder / unit.name).write_text(text)
+    return folder / unit.name
 
 
 def analyze(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -65,15 +64,17 @@ def analyze(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
-def test_systemd_finds_no_fault_in_it(installed: Path) -> None:
-    done = analyze("verify", "--man=no", installed)
-    complaints = [line for line in done.stderr.splitlines() if UNIT.name in line]
+@BOTH
+def test_systemd_finds_no_fault_in_it(unit: Path, tmp_path: Path) -> None:
+    done = analyze("verify", "--man=no", installed(unit, tmp_path))
+    complaints = [line for line in done.stderr.splitlines() if unit.name in line]
     assert complaints == []
     assert done.returncode == 0, done.stderr
 
 
-def test_systemd_finds_little_to_attack(installed: Path) -> None:
-    done = analyze("security", "--offline=true", "--no-pager", installed)
+@BOTH
+def test_systemd_finds_little_to_attack(unit: Path, tmp_path: Path) -> None:
+    done = analyze("security", "--offline=true", "--no-pager", installed(unit, tmp_path))
     if "unrecognized option" in done.stderr:
         pytest.skip("systemd before 250 judges running units only")
     found = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
