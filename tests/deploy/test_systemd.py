@@ -13,7 +13,8 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 UNIT = FOLDER / "torchfsl.service"
-BOTH = pytest.mark.parametrize("unit", [UNIT, FOLDER / "torchfsl-auditor.service"], ids=lambda unit: unit.stem)
+UNITS = [UNIT, FOLDER / "torchfsl-auditor.service"]
+BOTH = pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 MOST_EXPOSED = 2.0
 """Of systemd's scale from 0 (nothing to attack) to 10."""
 
@@ -38,9 +39,7 @@ def service(unit: Path) -> configparser.SectionProxy:
         ("CapabilityBoundingSet", ""),
     ],
 )
-def test_it_keeps_what_secrets_and_restarts_rest_on(
-    name: str, value: str, unit: Path
-) -> None:
+def test_it_keeps_what_secrets_and_restarts_rest_on(name: str, value: str, unit: Path) -> None:
     assert service(unit)[name] == value
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +218,7 @@ def test_rounds_with_an_audit_and_correlated_noise_are_those_of_the_transcripts(
     vector = read("rounds_correlated")
     servers = servers_of(vector)
     plan = servers[0].plan
-    judges = [Showing(plan, party, SIGN_KEYS[2 + party]) for party in (0, 1)]
+    judges = Showing(plan, 0, SIGN_KEYS[2]), Showing(plan, 1, SIGN_KEYS[3])
     for number, played in enumerate(vector["rounds"]):
         assert_played(servers, judges, played)
         for party, data in enumerate(played["transcripts"]):
@@ -238,7 +237,7 @@ def test_rounds_with_an_audit_and_correlated_noise_are_those_of_the_transcripts(
 
 
 def assert_played(
-    servers: tuple[Server, Server], judges: Sequence[Auditor], vector: dict[str, Any]
+    servers: tuple[Server, Server], judges: tuple[Auditor, ...], vector: dict[str, Any]
 ) -> None:
     begin(servers, vector)
     for message in vector["messages"]:

@@ -56,7 +56,8 @@ def odd(fields: dict[str, Any]) -> Iterator[bytes]:
     """Requests with one thing wrong."""
     for name, value in fields.items():
         yield json.dumps({k: v for k, v in fields.items() if k != name}).encode()
-        for other in (None, [], {}, 1.5, "0" if isinstance(value, int) else 7):
+        others: tuple[Any, ...] = (None, [], {}, 1.5, "0" if isinstance(value, int) else 7)
+        for other in others:
             yield json.dumps(fields | {name: other}).encode()
     hexadecimal = [name for name in fields if name in ("key", "signature", "message")]
     for name in hexadecimal:
@@ -64,8 +65,7 @@ def odd(fields: dict[str, Any]) -> Iterator[bytes]:
         for text in (right[:-1], right[:-2], right + "00", right.replace("0", "g"), " " + right):
             yield json.dumps(fields | {name: text}).encode()
     whole = json.dumps(fields).encode()
-    for data in (b"", b"{", b"[]", whole[:-1], whole + b"}", whole + b" " * 4096, b"\xff" + whole):
-        yield data
+    yield from (b"", b"{", b"[]", whole[:-1], whole + b"}", whole + b" " * 4096, b"\xff" + whole)
     for number in (-1, 1 << 64):
         yield json.dumps(fields | {"round": number}).encode()
     yield json.dumps(fields | {"more": 1}).encode()

@@ -28,6 +28,7 @@ from torchfsl.service import auditor as auditors
 from torchfsl.service.auditor import LIAR, AuditorProcess, audit_file
 from torchfsl.service.command import main
 from torchfsl.service.server.failures import EXIT_STATE_FAILED
+from torchfsl.service.state import vault
 from torchfsl.service.state.steps import StoredState
 
 LONG = dataclasses.replace(BAND, max_rounds=60)
@@ -138,7 +139,7 @@ def test_evidence_that_does_not_fit_names_nobody_until_it_does(
             raise OSError(errno.ENOSPC, "no space left")
         whole(path, content)
 
-    whole = auditors.write_whole
+    whole = vault.write_whole
     monkeypatch.setenv(ODD, "add")
     with audited(tmp_path, LONG, odd=1) as pair, pair.audited_by(0):
         judge, named = pair.auditor(1), pair.folder / "auditor1" / "named"
@@ -287,10 +288,11 @@ def doctor(pair: Audited, capsys: pytest.CaptureFixture[str], *changed: str) -> 
 def test_doctor_finds_what_keeps_an_auditor_from_working(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real, free = os.statvfs, 0
+    real = os.statvfs
 
-    def statvfs(path: Path) -> os.statvfs_result:
-        return os.statvfs_result((1, 1, free, free, free, *real(path)[5:]))
+    def leave(free: int) -> None:
+        found = os.statvfs_result((1, 1, free, free, free, *real(tmp_path)[5:]))
+        monkeypatch.setattr(os, "statvfs", lambda _: found)
 
     with Audited(tmp_path) as pair:
         pair._plan = LONG
@@ -301,12 +303,12 @@ def test_doctor_finds_what_keeps_an_auditor_from_working(
         assert doctor(pair, capsys) == [f"ok      disk: the task needs {needed:,} bytes at most"]
         with contextlib.closing(pair.auditor(0)) as judge:
             judge.look()  # takes room for past noise
-        monkeypatch.setattr(os, "statvfs", statvfs)
         for free, fails in ((needed - ring, False), (needed - ring - 1, True)):
+            leave(free)
             (line,) = doctor(pair, capsys)
             assert line.startswith("FAILED  disk") == fails
             assert f"needs {needed - ring:,}" in line
-        free = needed
+        leave(needed)
         assert "needs --party 0 or 1" in doctor(pair, capsys, "--party=2")[0]
         sign = pair.tls / "auditor-0-sign.key"
         sign.chmod(0o644)

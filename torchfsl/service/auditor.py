@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from torchfsl.crypto import kdf
 from torchfsl.crypto.hpke import SealKey
+from torchfsl.crypto.signing import SignKey
 from torchfsl.errors import DecodeError, Error, ParameterError, ProtocolError
 from torchfsl.fsl.audit.replay import Auditor, Finding
 from torchfsl.fsl.audit.transcript import auditor_bytes

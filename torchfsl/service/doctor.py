@@ -162,8 +162,8 @@ def _pass_key(files: TlsFiles) -> SignKey:
     """The key by which an auditor signs."""
     if (pair := files.sign_pair()) is None:
         raise ParameterError(
-            f"expected a -sign.key of this auditor beside {files.certificate}: `torchfsl certs DIR "
-            "--auditors` makes development keys"
+            f"expected a -sign.key of this auditor in the folder of {files.certificate}: "
+            "`torchfsl certs DIR --auditors` makes development keys"
         )
     return pair[0]
 
