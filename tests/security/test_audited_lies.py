@@ -23,6 +23,7 @@ from tests.support.federation import mixed_plan
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.audit import transcript
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.dpf import checks
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.noise import KeyedNoise
 from torchfsl.fsl.plan.plan import Plan
@@ -333,3 +334,68 @@ def test_a_liar_gets_no_pass() -> None:
     with raises(ProtocolError, code="liar-named"):
         finish_round(servers, auditors=auditors(plan))
     assert [server.state.value for server in servers] == ["idle", "idle"]
+
+
+def tree_folds(servers: tuple[Server, Server], client: int) -> list[bytes]:
+    """Both servers' folds of one client's trees in the running round, without its proof."""
+    folds = []
+    for server in servers:
+        assert server.audit is not None
+        evaluator, report = server._evaluator, server.audit.reports[client]
+        masks = {s.name: checks.fold_masks(s, b"v" * 16) for s in server.plan.with_trees}
+        assert isinstance(evaluator, LocalEvaluator)
+        folds.append(evaluator._folded(masks, None, 1, report))
+    return folds
+
+
+@pytest.mark.parametrize("each_round", [False, True])
+def test_later_rounds_of_a_session_bind_the_seed_by_the_check(
+    each_round: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Client 2 and server 0 use another seed from round 2 on: server 0's share is then anything."""
+    if not each_round:
+        monkeypatch.setattr(Report, "trees_verified", property(lambda own: own.trees.verified))
+    plan = audited(small(proofs="norm", l2_bound=400, max_epochs=3))
+    servers, rng = audited_servers(plan), np.random.default_rng(5)
+    members: dict[int, Client] = {}
+    updates = {client: bounded(plan, rng) for client in (0, 1, 2)}
+    reported(servers, 1, updates, members)
+    finish_round(servers, auditors=auditors(plan))
+    session = members[2]._session
+    assert session is not None
+    trees = session._trees
+    assert trees is not None
+    other = b"another seed 16B"
+    trees.master_seeds = other, trees.master_seeds[1]
+    servers[0].reports.sessions[2].master_seed = other
+    reported(servers, 2, updates, members)
+    lists = servers[0].close_round(), servers[1].close_round()
+    servers[0].agree(lists[1])
+    servers[1].agree(lists[0])
+    assert set(servers[1].audit.reports if servers[1].audit else ()) == {0, 1, 2}
+    zeros = [bytes(16)] * 2
+    assert (tree_folds(servers, 1) == zeros) is not each_round
+    found = tree_folds(servers, 2)
+    assert (found == zeros) is not each_round
+    assert (found[0] != found[1]) is each_round  # the report is refused
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_an_auditor_cannot_make_evidence_from_a_transcript(
+    signed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It alters one byte of a report, and says that the server showed it so."""
+    if not signed:
+        whole = property(lambda own: own.audit.is_signed(own.audit.party, own.said))
+        monkeypatch.setattr(transcript.Transcript, "is_signed", whole)
+    plan = audited(PLANS["norm"])
+    _, _, shown = steps_to_audit(plan)
+    forged = bytearray(shown[0])
+    forged[-73] ^= 1  # the last byte of the last report
+    judge = auditors(plan)[0]
+    assert judge.replay(shown[0]).step == ""
+    if signed:
+        with raises(ProtocolError, code="bad-signature"):
+            judge.replay(bytes(forged))
+    else:
+        assert judge.replay(bytes(forged)).step == "report"

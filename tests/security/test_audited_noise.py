@@ -16,11 +16,13 @@ from tests.support.audited import (
     shown_by,
     until_verified,
 )
+from tests.support.errors import raises
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.audit import transcript
 from torchfsl.fsl.audit.replay import Auditor
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.round import finish_round
+from torchfsl.fsl.server.audited import AuditedRound
 from torchfsl.fsl.server.evaluation import LocalEvaluator
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.server import Server
@@ -140,7 +142,7 @@ def test_an_auditor_that_lost_noise_refuses_and_names_nobody_and_the_next_round_
     for server in servers:
         server.abandon_round()
     opened(servers, (lost, judges[1]), 4)
-    assert noise_of(servers[0]).past(3) == (4, 2)  # held, and not used with this auditor
+    assert noise_of(servers[0]).past(3) == (4, NO_ROUND)  # what an auditor lost is lost for good
     opened(servers, (lost, judges[1]), 5, 6, 7)
     assert noise_of(lost).past(6) == noise_of(servers[0]).past(6) == (7, 6)
 
@@ -203,3 +205,77 @@ def test_transcripts_of_the_first_round_need_no_past() -> None:
     shown = shown_by(servers[0])
     assert transcript.decode(PLAN, shown, 0).audit.past_noise() == (0, (NO_ROUND, NO_ROUND))
     assert judges[0].replay(shown).step == ""
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_server_cannot_take_the_same_noise_off_in_round_after_round(
+    checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Server 1 states its index again after a round that has opened, so that round 1 stays next."""
+    if not checked:
+        monkeypatch.setattr(AuditedRound, "check_peer_noise", lambda _, least: least)
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1)
+    liar = noise_of(servers[LIAR])
+    first = liar.slots[0].astype(np.int64)
+    pushed = []
+    for number in (2, 3, 4):
+        servers[LIAR].rounds_opened = 1
+        if checked and number > 2:
+            report_refused(servers, number)
+            continue
+        opened(servers, judges, number)
+        assert liar._lags == [1]
+        pushed.append(int(np.sign(first) @ liar.slots[1]))
+    assert len(pushed) == (1 if checked else 3)
+    assert all(push < 0 for push in pushed)  # away from the noise of round 1, each time
+
+
+def report_refused(servers: Servers, number: int) -> None:
+    states = [server.open_round(number) for server in servers]
+    with raises(ProtocolError, code="noise-index-used"):
+        servers[0].start(states[1])
+    assert servers[0].state.value == "idle"
+    servers[1].abandon_round()
+
+
+def test_an_index_whose_round_did_not_open_may_come_again() -> None:
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1)
+    ready(servers, judges, 2)
+    said = [server.commit() for server in servers]
+    judges[0].audit(servers[0], said[0])
+    for server in servers:
+        server.abandon_round()
+    opened(servers, judges, 3, 4)
+    assert [server.peer_noise for server in servers] == [3, 3]
+
+
+@pytest.mark.parametrize("who", ["server", "auditor"])
+@pytest.mark.parametrize("final", [False, True])
+def test_noise_that_one_side_has_once_said_to_be_lost_never_counts_again(
+    who: str, final: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it could choose in each round what counts, after it has seen the noise."""
+    if not final:
+        monkeypatch.setattr(CorrelatedNoise, "begin", chosen_anew)
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1, 2)
+    chooser = noise_of(servers[LIAR] if who == "server" else judges[LIAR])
+    held = chooser.held.copy()
+    chooser.held[1] = -1  # of round 2
+    opened(servers, judges, 3)
+    assert noise_of(servers[LIAR])._lags == [2]
+    chooser.held[1] = held[1]
+    opened(servers, judges, 4)
+    assert noise_of(servers[LIAR])._lags == ([1] if final else [1, 2])
+
+
+def chosen_anew(
+    noise: CorrelatedNoise, index: int, number: int, past: Sequence[int] | None = None
+) -> None:
+    """`CorrelatedNoise.begin` without what makes losses final."""
+    assert past is not None
+    noise._lags = [lag for lag in noise._held_lags(index) if past[lag - 1] != NO_ROUND]
+    noise.index, noise._place = index, 0
+    noise.held[index % 3], noise.rounds[index % 3] = index, number

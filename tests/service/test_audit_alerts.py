@@ -6,14 +6,18 @@ import contextlib
 import json
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.service.test_audits import Audited, verdicts
 from tests.support.network import Pair, wait_until
 from tests.support.odd_servers import ODD
-from torchfsl.errors import ProtocolError
+from torchfsl.crypto import kdf
+from torchfsl.errors import DecodeError, ProtocolError
 from torchfsl.service.auditor import AuditorProcess
+from torchfsl.service.net import calls
+from torchfsl.service.state.audits import named_parts
 
 
 def alerts(pair: Audited) -> dict[str, float]:
@@ -58,7 +62,8 @@ def test_a_finding_about_a_task_that_has_made_way_is_logged_counted_and_shown(
         assert not pair.owner.links.info(0)["halted"]
         assert alerts(pair) == {"audit_missing": 1, "audit_finding_refused": 1}
         assert '"message": "finding refused"' in pair.log(0)
-        assert "finding refused: the finding is" in page(pair)
+        why = "round 1 has no commitment" if audited else "the finding is"
+        assert f"finding refused: {why}" in page(pair)
         pair.kill(0)
         pair.start(0)
         assert '<td>audit_finding_refused</td><td class="n">1</td>' in page(pair)
@@ -88,3 +93,66 @@ def test_rounds_that_end_before_both_servers_have_committed_are_counted(
         pair.open()
         pair.owner.abandon_round(pair.number, "nobody came")
         assert alerts(pair) == {"audit_missing": 2, "audit_uncommitted": 2}
+
+
+def name(pair: Audited, number: int, held: tuple[bytes, bytes]) -> None:
+    """Tell server 0 a finding about server 1, signed for this record and commitment."""
+    with contextlib.closing(pair.auditor(1)) as judge:
+        parts = named_parts(pair.plan, number, 1, held, "share", "?")
+        signature = judge.key.sign(kdf.LABEL_NAMED, *parts).hex()
+        request = calls.encode_request(round=number, step="share", why="?", signature=signature)
+        judge.links.links[0].once("Named", request, limit=0)
+
+
+def test_a_finding_counts_for_the_commitment_that_the_server_holds_and_for_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Audited(tmp_path, seconds=3.0) as pair:
+        pair.start()
+        pair.set_up()
+        with monkeypatch.context() as patch, pair.audited_by(0, 1):
+            patch.setattr(AuditorProcess, "_tell", lambda _: None)
+            ends_unopened(pair, "audit_missing")
+            wait_until(lambda: bool(verdicts(pair, 1)))
+        committed = pair.number
+        told = json.loads(verdicts(pair, 1)[0].read_bytes())
+        record, commitment = (bytes.fromhex(told[key]) for key in ("record", "commitment"))
+        pair.open()
+        pair.owner.abandon_round(pair.number, "try")  # nobody has committed to anything
+        others = [(bytes(32), commitment), (record, bytes(32)), (b"", b"")]
+        odd = [(committed, held) for held in others]
+        odd += [(pair.number, held) for held in ((record, commitment), (b"", b""))]
+        for number, held in odd:
+            with pytest.raises(ProtocolError, match=r"not signed by the plan|no commitment"):
+                name(pair, number, held)
+        assert not pair.owner.links.info(0)["halted"]
+        assert alerts(pair)["audit_finding_refused"] == len(odd)
+        name(pair, committed, (record, commitment))
+        assert "audit_liar_named" in pair.owner.links.info(0)["halted"]
+
+
+@pytest.mark.parametrize("error", [DecodeError, ProtocolError])
+def test_a_verdict_that_a_server_cannot_read_or_refuses_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def refuse(method: str, *given: Any, **named: Any) -> bytes:
+        if method == "Info":
+            return call(method, *given, **named)
+        asked.append(method)
+        raise error("no")
+
+    asked: list[str] = []
+    with Audited(tmp_path, seconds=3.0) as pair:
+        pair.start()
+        pair.set_up()
+        with monkeypatch.context() as patch, pair.audited_by(0, 1):
+            patch.setattr(AuditorProcess, "_tell", lambda _: None)
+            ends_unopened(pair, "audit_missing")
+            wait_until(lambda: bool(verdicts(pair, 1)))
+        with contextlib.closing(pair.auditor(1)) as late:
+            call = late.links.links[0].call
+            monkeypatch.setattr(late.links.links[0], "call", refuse)
+            for _ in range(3):
+                late._tell()
+        assert asked == ["Passed"]
+        assert json.loads(verdicts(pair, 1)[0].read_bytes())["told"]

@@ -108,6 +108,8 @@ def test_a_crash_after_every_event_changes_nothing(
         parties = duo.nodes[party].server, duo.judges[party]
         past = [one.noise.past(number) for one in parties if one.noise is not None]
         assert past == [(number, number - 1 or NO_ROUND)] * (2 if plan is BAND else 0)
+        duo.crash(party)
+        assert duo.nodes[party].server.peer_noise == (number if plan is BAND else 0)
     counted = set() if plan is FEW else {StoredState.COUNTED}
     assert seen >= set(OPEN_STATES) - {StoredState.OPENED} - counted | {"applied"}
 
@@ -138,6 +140,25 @@ def test_noise_that_is_lost_inside_a_round_ends_it_and_the_next_one_opens(
     duo.nodes[1].abandon(2, "its peer has")
     duo.go(3)
     assert len(set(duo.digests())) == 1
+
+
+def test_noise_that_an_auditor_once_lost_counts_no_more_after_a_start_either(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = AuditedDuo(tmp_path, authorities, BAND)
+    duo.go(1)
+    judge = duo.judges[0].noise
+    assert judge is not None
+    held = judge.held.copy()
+    judge.held[:] = [-1] * 3
+    duo.go(2)
+    judge.held[0] = held[0]
+    duo.crash(0)
+    noise = duo.nodes[0].server.noise
+    assert noise is not None
+    assert noise.past(2) == (2, NO_ROUND)
+    duo.go(3)
+    assert noise._lags == [1]
 
 
 def test_nothing_secret_of_a_round_stays_on_disk(authorities: Authorities, tmp_path: Path) -> None:

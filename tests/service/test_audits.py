@@ -385,7 +385,7 @@ def test_an_auditor_that_asks_too_early_or_for_another_server_stops_nothing(tmp_
             forged = calls.encode_request(
                 round=pair.number, step="share", why="?", signature="00" * 64
             )
-            with pytest.raises(ProtocolError, match="not signed by the plan's auditor"):
+            with pytest.raises(ProtocolError, match="no commitment here that server 0 signed"):
                 judge.links.links[1].once("Named", forged, limit=0)
             with pytest.raises(NotAllowed, match="own auditor"):
                 judge.links.links[0].once("Named", forged, limit=0)

@@ -60,6 +60,7 @@ LABEL_RECORD: Final = b"torchfsl record"
 LABEL_PASS: Final = b"torchfsl pass"
 LABEL_NAMED: Final = b"torchfsl named"
 LABEL_AUDIT_KEY: Final = b"torchfsl audit key"
+LABEL_TRANSCRIPT: Final = b"torchfsl transcript"
 LABEL_PIECE: Final = b"torchfsl piece"
 
 CHUNK_BYTES: Final = 1 << 20

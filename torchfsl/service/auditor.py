@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +41,7 @@ from torchfsl.service.state.audits import (
     unpack_rounds,
 )
 from torchfsl.service.state.noise_ring import NoiseRing, wipe_rings
-from torchfsl.service.state.steps import OPEN_STATES, StoredState
+from torchfsl.service.state.steps import BEFORE_COMMITMENTS, OPEN_STATES, StoredState
 from torchfsl.service.state.vault import write_whole
 from torchfsl.submodel.correlated_noise import CorrelatedNoise
 
@@ -222,8 +222,9 @@ class AuditorProcess:
         said = {"record": found.record.hex(), "commitment": found.commitment.hex(), "told": False}
         if not found.step:
             return said | {"message": auditor.sign(found).hex()}
+        held = found.record, found.commitment
         parts = named_parts(
-            auditor.plan.digest, found.round_number, self.party, found.step, found.why
+            auditor.plan, found.round_number, self.party, held, found.step, found.why
         )
         signature = self.key.sign(kdf.LABEL_NAMED, *parts).hex()
         return said | {"step": found.step, "why": found.why, "signature": signature}
@@ -239,16 +240,24 @@ class AuditorProcess:
             fields = {name: verdict[name] for name in names}
             request = calls.encode_request(round=verdict["round"], **fields)
             link = self.links.links[1 - self.party]
+            if method == "Named" and self._runs_at_other(path, verdict, BEFORE_COMMITMENTS):
+                continue
             try:
                 link.call(method, request, limit=0)
             except (DecodeError, ProtocolError) as error:
-                other = self.links.info(1 - self.party)
-                goes_on = (other["plan_digest"][:16], other["round"], other["state"] in OPEN_STATES)
-                if goes_on == (path.stem[:16], verdict["round"], True):
+                if method == "Passed" and self._runs_at_other(path, verdict, OPEN_STATES):
                     continue  # it has not heard its peer's commitment yet
                 level = logging.ERROR if method == "Named" else logging.WARNING
                 log.log(level, "server %d does not take the verdict: %s", 1 - self.party, error)
             write_whole(path, json.dumps(verdict | {"told": True}).encode())
+
+    def _runs_at_other(
+        self, path: Path, verdict: Mapping[str, Any], states: Collection[StoredState]
+    ) -> bool:
+        """Whether the round of a verdict runs at the other server, in one of these states."""
+        other = self.links.info(1 - self.party)
+        runs = other["plan_digest"][:16], other["round"], other["state"] in states
+        return runs == (path.stem[:16], verdict["round"], True)
 
 
 def plan_of(link: Link) -> Plan:

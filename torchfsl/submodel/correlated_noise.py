@@ -59,6 +59,7 @@ class CorrelatedNoise:
             index: how many shares may have left before.
             number: of the round.
             past: as `past` gives it, with more of `NO_ROUND` perhaps; all that is held by default.
+                What it leaves out never counts again, so that no party chooses in each round.
 
         Raises:
             ProtocolError: noise of a round in `past` is not held.
@@ -72,7 +73,10 @@ class CorrelatedNoise:
                     f"the share builds on noise of rounds {lacking}, which is not here: the round "
                     "ends unopened. Open another round, in which this noise counts as 0"
                 )
-            self._lags = [lag for lag in self._lags if past[lag - 1] != NO_ROUND]
+            for lag in self._lags:
+                if past[lag - 1] == NO_ROUND:
+                    self.forget(index - lag)
+            self._lags = self._held_lags(index)
         self.index, self._place = index, 0
         self.held[index % band], self.rounds[index % band] = index, number
 

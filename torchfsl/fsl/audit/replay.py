@@ -104,8 +104,8 @@ class Auditor:
 
         Raises:
             DecodeError: not a transcript, or that of the other server.
-            ProtocolError: its record is not signed, or noise of a past round is not held. This
-                names no server.
+            ProtocolError: its record or the transcript is not signed, or noise of a past round is
+                not held. This names no server.
         """
         shown = transcript.decode(self.plan, data, self.party)
         shown.audit.offered = self._offered if offered is None else offered
@@ -132,10 +132,9 @@ def _replay(
     plan: Plan, shown: Transcript, keyed: KeyedNoise, noise: CorrelatedNoise | None
 ) -> Finding:
     audit, said = shown.audit, shown.said
-    if not audit.is_signed(audit.party, said):
+    if not shown.is_signed:
         raise ProtocolError(
-            "the transcript's record is not signed by its server: it shows nothing",
-            code="bad-signature",
+            "the transcript is not signed by its server: it shows nothing", code="bad-signature"
         )
     step, why = _lie(plan, shown, keyed, noise)
     head = audit.party, audit.round_number

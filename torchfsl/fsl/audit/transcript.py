@@ -4,11 +4,13 @@ The header of `submodel.framing` with magic "TFSA", then pieces, each behind its
 little-endian bytes: own and peer's ROUND_STATE, REPORT_SET and VERDICTS, in this order, the own
 SHARE_COMMIT, the noise secret (32), the salt, and every agreed report in the order of the set:
 
-    client 8, opening round 8, verified 1, nonce 16, hint nonce 16, master seed 16,
+    client 8, opening round 8, nonce 16, hint nonce 16, master seed 16,
     digest of what the other server alone was sent 32, early trees, public share, masked part
 
 Early trees are those of the round or of the session; the masked part is there if it came to this
-server. Lengths of reports follow from the plan. Secret: with the peer's share it tells everything.
+server. Lengths of reports follow from the plan. The last piece is the server's signature (64) of
+the digest of header and pieces before. Without it an auditor could alter a report and say that the
+server showed it so. Secret: with the peer's share a transcript tells everything.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from torchfsl.crypto import kdf
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
+from torchfsl.crypto.signing import SIGNATURE_BYTES, is_signed
 from torchfsl.errors import DecodeError, ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import ShareCommit, Verdicts
@@ -36,10 +40,11 @@ from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.uploads import ReportBody, ReportRelay, TreesRelay, masked_parts
 from torchfsl.submodel import framing
 
-VERSION: Final = 1
+VERSION: Final = 2
 _LENGTH: Final = struct.Struct("<Q")
-_HEAD: Final = struct.Struct("<QQ?16s16s16s32s")
+_HEAD: Final = struct.Struct("<QQ16s16s16s32s")
 _NUM_MESSAGES: Final = 2 * len(RECORDED) + 1
+_SIGNED_BYTES: Final = _LENGTH.size + SIGNATURE_BYTES
 
 
 class TranscriptKind(IntEnum):
@@ -62,6 +67,7 @@ class Transcript:
         said: its signed commitment.
         noise, salt: secrets behind its share.
         reports: by client, in the order of the set.
+        digest, signature: of all before, by its server if `is_signed`.
     """
 
     audit: AuditedRound
@@ -69,6 +75,16 @@ class Transcript:
     noise: bytes = field(repr=False)
     salt: bytes = field(repr=False)
     reports: dict[int, Report] = field(repr=False)
+    digest: bytes
+    signature: bytes
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the server has signed its record, and the transcript as it is."""
+        audit = self.audit
+        key = bytes.fromhex(audit.plan.audit_keys[audit.party])
+        signed = is_signed(key, self.signature, kdf.LABEL_TRANSCRIPT, self.digest)
+        return signed and audit.is_signed(audit.party, self.said)
 
 
 def parts(server: Server, share_commit: bytes) -> list[Buffer]:
@@ -82,8 +98,8 @@ def parts(server: Server, share_commit: bytes) -> list[Buffer]:
         ProtocolError: it is in another state, or the plan has no audit.
     """
     salt, _ = server.committed()
-    audit = server.audit
-    if audit is None:
+    audit, key = server.audit, server.sign_key
+    if audit is None or key is None:
         raise ProtocolError("this plan has no audit, and no transcripts", code="wrong-step")
     both = (server.party, 1 - server.party)
     said = [audit.record[kind, speaker] for kind in RECORDED for speaker in both]
@@ -93,8 +109,14 @@ def parts(server: Server, share_commit: bytes) -> list[Buffer]:
     framed = [(_LENGTH.pack(sum(map(len, piece))), *piece) for piece in pieces]
     body = [part for piece in framed for part in piece]
     about = server.party, server.last_round, 0
-    head = _FRAMING.head(server.plan, TranscriptKind.TRANSCRIPT, sum(map(len, body)), *about)
-    return [head, *body]
+    size = sum(map(len, body)) + _SIGNED_BYTES
+    head = _FRAMING.head(server.plan, TranscriptKind.TRANSCRIPT, size, *about)
+    signature = key.sign(kdf.LABEL_TRANSCRIPT, _digest(head, *body))
+    return [head, *body, _LENGTH.pack(SIGNATURE_BYTES), signature]
+
+
+def _digest(*pieces: Buffer) -> bytes:
+    return kdf.digest(kdf.LABEL_TRANSCRIPT, pieces=pieces)
 
 
 def transcript_bytes(plan: Plan, reports: int) -> int:
@@ -121,7 +143,7 @@ def decode(plan: Plan, data: Buffer, party: int) -> Transcript:
         raise DecodeError(f"no transcript of server {party}", code="another-plan")
     pieces = list(_cut(message.body))
     audit = AuditedRound(plan, message.party, message.round_number)
-    if len(pieces) < _NUM_MESSAGES + 2:
+    if len(pieces) < _NUM_MESSAGES + 3:
         raise DecodeError(f"a transcript of {len(pieces)} pieces is too short", code="length")
     speakers = [(k, s) for k in RECORDED for s in (message.party, 1 - message.party)]
     for (kind, speaker), piece in zip(speakers, pieces, strict=False):
@@ -130,14 +152,17 @@ def decode(plan: Plan, data: Buffer, party: int) -> Transcript:
     said = pieces[_NUM_MESSAGES - 1]
     _check_message(plan, audit, Kind.SHARE_COMMIT, message.party, said)
     noise, salt = (bytes(piece) for piece in pieces[_NUM_MESSAGES : _NUM_MESSAGES + 2])
-    size = SALT_BYTES if plan.opens_counts_first else DIGEST_BYTES
-    if (len(noise), len(salt)) != (DIGEST_BYTES, size):
-        raise DecodeError("the secrets of a transcript have other lengths", code="length")
-    reports = [_report(plan, audit, piece) for piece in pieces[_NUM_MESSAGES + 2 :]]
+    size, signature = SALT_BYTES if plan.opens_counts_first else DIGEST_BYTES, bytes(pieces[-1])
+    if (len(noise), len(salt), len(signature)) != (DIGEST_BYTES, size, SIGNATURE_BYTES):
+        raise DecodeError("secrets or signature of a transcript have other lengths", code="length")
+    reports = [_report(plan, audit, piece) for piece in pieces[_NUM_MESSAGES + 2 : -1]]
     by_client = {report.client: report for report in reports}
     if len(by_client) != len(reports):
         raise DecodeError("a transcript shows two reports of one client", code="not-a-message")
-    return Transcript(audit, ShareCommit.read(plan, said), noise, salt, by_client)
+    digest = _digest(memoryview(data)[:-_SIGNED_BYTES])
+    return Transcript(
+        audit, ShareCommit.read(plan, said), noise, salt, by_client, digest, signature
+    )
 
 
 def _cut(body: memoryview) -> Iterator[memoryview]:
@@ -174,8 +199,8 @@ def _report_parts(server: Server, report: Report) -> tuple[Buffer, ...]:
     assert seed is not None
     assert report.public is not None
     head = _HEAD.pack(
-        report.client, trees.opening_round, trees.verified,
-        report.nonce, report.hint_nonce, seed, report.private[1 - server.party],
+        report.client, trees.opening_round, report.nonce, report.hint_nonce, seed,
+        report.private[1 - server.party],
     )  # fmt: skip
     early = trees.public if server.plan.early else b""
     return (head, early or b"", report.public, *report.masked)
@@ -185,9 +210,7 @@ def _report(plan: Plan, audit: AuditedRound, piece: memoryview) -> Report:
     """A report as its server held it, ready to be computed with."""
     if len(piece) < _HEAD.size:
         raise DecodeError("a transcript's report is too short", code="length")
-    if piece[2 * _LENGTH.size] > 1:
-        raise DecodeError("a transcript's report has an odd bit", code="not-a-message")
-    client, opened, verified, nonce, hint_nonce, seed, told = _HEAD.unpack_from(piece)
+    client, opened, nonce, hint_nonce, seed, told = _HEAD.unpack_from(piece)
     party, public_party = audit.party, client % 2
     if len(piece) != _report_bytes(plan, party, public_party):
         raise DecodeError(f"a report of {len(piece)} bytes in a transcript", code="length")
@@ -196,7 +219,7 @@ def _report(plan: Plan, audit: AuditedRound, piece: memoryview) -> Report:
     early, public, masked = (piece[a:b] for a, b in itertools.pairwise(stops))
     trees = TreeRecord(
         nonce=nonce if plan.early else b"", public=early if plan.early else None,
-        opening_round=opened, master_seed=seed, verified=verified,
+        opening_round=opened, master_seed=seed,
     )  # fmt: skip
     report = Report(
         plan=plan, round_number=audit.round_number, client=client, trees=trees, model=b"",
@@ -217,4 +240,4 @@ def _report(plan: Plan, audit: AuditedRound, piece: memoryview) -> Report:
     return report
 
 
-assert _HEAD.size == 2 * 8 + 1 + 3 * SEED_BYTES + DIGEST_BYTES
+assert _HEAD.size == 2 * 8 + 3 * SEED_BYTES + DIGEST_BYTES

@@ -128,10 +128,34 @@ class AuditedRound:
 
     def past_noise(self) -> tuple[int, tuple[int, ...]]:
         """This server's noise index, and by lag the round whose noise counts, or `NO_ROUND`."""
-        state = RoundDigest.read(self.plan, self.record[Kind.ROUND_STATE, self.party])
-        index, *rounds = struct.unpack(f"<{len(self.plan.noise_taps)}Q", state.noise)
+        index, *rounds = self._noise_of(self.party)
         offered = self.offered
         return index, tuple(r if offered is None or r in offered else NO_ROUND for r in rounds)
+
+    def check_peer_noise(self, least: int) -> int:
+        """The noise index that the peer states, in a plan with `noise_taps`.
+
+        Past noise counts by the distance of indices. If an index came again after a round that has
+        opened, the same noise could be taken off in round after round.
+
+        Args:
+            least: one above the peer's index in the last round that has opened.
+
+        Raises:
+            ProtocolError: its index is lower.
+        """
+        index = self._noise_of(1 - self.party)[0]
+        if index < least:
+            raise ProtocolError(
+                f"server {1 - self.party} states noise index {index}, expected {least} or more: "
+                "the round ends unopened. Ask its operator whether its state is an older copy",
+                code="noise-index-used",
+            )
+        return index
+
+    def _noise_of(self, speaker: int) -> tuple[int, ...]:
+        state = RoundDigest.read(self.plan, self.record[Kind.ROUND_STATE, speaker])
+        return struct.unpack(f"<{len(self.plan.noise_taps)}Q", state.noise)
 
     def noise_key(self, secret: bytes) -> bytes:
         """From which this server's noise of the round follows: 16 bytes. Secret."""

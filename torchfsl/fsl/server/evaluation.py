@@ -157,7 +157,7 @@ class LocalEvaluator:
     ) -> bytes:
         """One report's fold and all else; several are made side by side, each by its threads."""
         loaded, total = self.sums.loaded(report), 0
-        for segment in self._checked if not report.trees.verified else ():
+        for segment in self._checked if not report.trees_verified else ():
             trees, check_key = loaded.trees(segment), report.context.trees.check_key(segment)
             keys, own = (trees.key, check_key), masks[segment.name]
             total ^= checks.fold(segment, *keys, own, trees.roots, trees.public, threads)

@@ -111,6 +111,14 @@ class Report(Arrivals):
         return self.complete and has_trees and not self.rejected
 
     @property
+    def trees_verified(self) -> bool:
+        """Whether its trees passed the check in an earlier round; an audit checks them in each.
+
+        The seed that a server uses is bound by the check, and else by the round's digests alone.
+        """
+        return self.trees.verified and not self.plan.audited
+
+    @property
     def tree_context(self) -> TreeContext:
         """What the early trees' keys are bound to."""
         return self.trees.context(self.plan, self.client, self.trees.nonce)
@@ -139,7 +147,7 @@ class Report(Arrivals):
             self._digest = kdf.digest(
                 kdf.LABEL_REPORT_SET,
                 self.context.encoded,
-                bytes([self.trees.verified]),
+                bytes([self.trees_verified]),
                 self.trees.commitment or b"",
                 self.commitment or b"",
                 *self.private,

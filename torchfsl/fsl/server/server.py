@@ -71,6 +71,7 @@ class Server(SecretHolder):
         participation: how many sums hold a report of each client, and the last of them.
         noise: of a plan with `noise_taps`, what was added in past rounds; else None.
         audit: of a plan with an audit, the round that was begun last; else None.
+        peer_noise: of such a plan with `noise_taps`, the least noise index that the peer may state.
         secrets: of that round, 96 bytes, for a server that is started again. Secret.
 
     Args:
@@ -117,7 +118,8 @@ class Server(SecretHolder):
         self.reports = ReportBook(plan, party, max_sessions=max_sessions, key=key)
         draw = discrete_gaussian.sample if draw_noise is None else draw_noise
         self.audit: AuditedRound | None = None
-        self.secrets, self._sign_key, self._keyed = b"", sign_key, KeyedNoise()
+        self.secrets, self.sign_key, self._keyed = b"", sign_key, KeyedNoise()
+        self.peer_noise = 0
         if plan.audited:
             draw = self._keyed
         self.participation = Participation(plan.max_participations, plan.min_separation)
@@ -165,7 +167,8 @@ class Server(SecretHolder):
         """Accept messages, once the peer has shown that it holds the same model.
 
         Raises:
-            ProtocolError: it does not. The server halts: no answer leaves it any more.
+            ProtocolError: it does not. The server halts: no answer leaves it any more. Or the peer
+                states a noise index again: the round ends unopened.
         """
         expect_state(self.state, Step.START.before)
         if not self._digests.equals(bodies.RoundDigest.from_peer(self, peer_state)):
@@ -176,6 +179,9 @@ class Server(SecretHolder):
                 code="models-differ",
             )
         self._note(1 - self.party, peer_state)
+        if self.audit is not None and self.noise is not None:
+            with abandoned_on_error(self, on=ProtocolError):
+                self.audit.check_peer_noise(self.peer_noise)
         self.reports.open(self.last_round, self._digests.clear + self._digests.rows)
         self.state = Step.START.after
 
@@ -302,8 +308,8 @@ class Server(SecretHolder):
         share = share or share_of(self._evaluator, self._opening.accepted.values(), self.reports)
         size = SALT_BYTES if self.plan.opens_counts_first else DIGEST_BYTES
         says = self._opening.commit(share, salt or random_bytes(size))
-        if self.audit is not None and self._sign_key is not None:
-            says = self.audit.signed(self._sign_key, says.commitment)
+        if self.audit is not None and self.sign_key is not None:
+            says = self.audit.signed(self.sign_key, says.commitment)
         return self._done(Step.COMMIT, says)
 
     def committed(self) -> tuple[bytes, Buffer]:
@@ -371,6 +377,7 @@ class Server(SecretHolder):
         """
         expect_state(self.state, Step.OPEN.before)
         share, opening = bodies.ShareBody.from_peer(self, peer_share), self._opening
+        audit = self.audit
         _end(self, tuple(opening.accepted))
         try:
             opened = opening.open(share)
@@ -378,6 +385,8 @@ class Server(SecretHolder):
             if error.code == "sum-beyond-bound":
                 self.state = RoundState.HALTED
             raise
+        if audit is not None and self.noise is not None:
+            self.peer_noise = audit.check_peer_noise(self.peer_noise) + 1
         self._applied.given = True
         return opened
 

@@ -86,7 +86,7 @@ class ShardedEvaluator:
         """See `Evaluator.folds`; raises as `answer` does. Proofs are asked here, by no shard."""
         self._sums.hold(reports.values())
         folds = dict.fromkeys(reports, bytes(FOLD_BYTES))
-        asked = {c: r for c, r in reports.items() if not r.trees.verified}
+        asked = {c: r for c, r in reports.items() if not r.trees_verified}
         under_way: deque[tuple[list[int], list[int], list[object], list[object]]] = deque()
         for clients, places, parts in self._sums.windows_of(asked) if self._plan.verified else ():
             sent = [

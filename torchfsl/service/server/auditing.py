@@ -82,7 +82,8 @@ class AuditDesk:
 
         Raises:
             NotAllowed: it is this server's own auditor.
-            ProtocolError: the round was never begun or has opened, or that auditor did not sign it.
+            ProtocolError: the round was never begun or has opened, this server holds no commitment
+                that the other one signed, or that auditor did not sign the finding for it.
         """
         self._check_other(caller)
         await self._station.write(self._halt, number, step, why, signature)
@@ -173,11 +174,16 @@ class AuditDesk:
 
     def _halt(self, number: int, step: str, why: str, signature: str) -> None:
         node, peer = self._station.node, 1 - self._station.node.party
+        row, held = node.storage.ledger.round(number), node.storage.audits.held(node.plan, number)
         try:
-            row = node.storage.ledger.round(number)
             if row is None or row.state is StoredState.APPLIED:  # a late finding counts
                 node.storage.ledger.running_round(number)
-            parts = named_parts(node.plan.digest, number, peer, step, why)
+            if held is None and node.plan.audited:
+                raise ProtocolError(
+                    f"round {number} has no commitment here that server {peer} signed",
+                    code="wrong-step",
+                )
+            parts = named_parts(node.plan, number, peer, held or (b"", b""), step, why)
             self._check_signed("the finding", peer, kdf.LABEL_NAMED, parts, signature)
         except ProtocolError as error:
             node.storage.audits.alert(UNTAKEN)

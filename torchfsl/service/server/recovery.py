@@ -57,6 +57,7 @@ def attach_limits(storage: Storage, server: Server) -> None:
     for client, index in storage.ledger.participations(before=server.rounds_opened):
         server.participation.charge([client], index)
     storage.noise.attach(server.noise, server.plan)
+    server.peer_noise = int(storage.ledger.setting("peer noise") or b"0")
 
 
 def restored_server(storage: Storage, task: Task, key: SealKey | None) -> Server:

@@ -201,6 +201,7 @@ class Storage:
             self.ledger.put_setting(used, b"1")
             self.ledger.put_setting("opened", None)
             self.ledger.put_setting("scaled", None)
+            self.ledger.put_setting("peer noise", None)
             self.ledger.delete_participations()
             if (past := task.past) is not None:
                 self.ledger.put_setting("opened", b"%d" % past.index)
@@ -293,6 +294,8 @@ class Storage:
         fields: dict[str, Any] = {"state": StoredState.APPLIED, "accepted": opened.num_clients}
         with self.ledger.transaction():
             _put_model_version(self.ledger, version, server.model.digest(), file)
+            if server.peer_noise:
+                self.ledger.put_setting("peer noise", b"%d" % server.peer_noise)
             if said:
                 self.ledger.put_setting("scaled", b"%d" % (self.sums_scaled + 1))
                 fields["reason"] = f"the sum exceeded its bound: {', '.join(said)}"

@@ -17,6 +17,7 @@ from typing import Final
 
 from torchfsl.crypto import hpke, kdf
 from torchfsl.errors import ProtocolError
+from torchfsl.fsl.bodies import ShareCommit
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.state.ledger import Ledger
@@ -103,6 +104,14 @@ class AuditStore:
         text = json.dumps(self.record(plan, number) | fields, sort_keys=True)
         self._ledger.put_setting(_record_name(plan, number), text.encode())
 
+    def held(self, plan: Plan, number: int) -> tuple[bytes, bytes] | None:
+        """Digest of the record and the peer's commitment, once it signed both; else None."""
+        known = self.record(plan, number)
+        if not {"record", "share_commit"} <= known.keys():
+            return None
+        said = ShareCommit.read(plan, bytes.fromhex(known["share_commit"]))
+        return bytes.fromhex(known["record"]), said.commitment
+
     def record(self, plan: Plan, number: int) -> dict[str, str]:
         """Fields of a round that are kept for good, in hex; empty without an audit."""
         known: dict[str, str] = json.loads(
@@ -156,8 +165,11 @@ def unpack_rounds(packed: bytes) -> tuple[int, ...]:
 
 
 def named_parts(
-    plan_digest: bytes, number: int, party: int, step: str, why: str
+    plan: Plan, number: int, party: int, held: tuple[bytes, bytes], step: str, why: str
 ) -> tuple[bytes, ...]:
-    """Parts that the auditor of server `party` signs under `LABEL_NAMED` if it finds a lie."""
+    """Parts that the auditor of server `party` signs under `LABEL_NAMED` if it finds a lie.
+
+    `held` is the digest of the round's record and the commitment, both signed by that server.
+    """
     about = number.to_bytes(8, "little"), bytes([party])
-    return plan_digest, *about, step.encode(), why.encode()
+    return plan.digest, *about, *held, step.encode(), why.encode()

@@ -94,7 +94,8 @@ class NoiseRing:
         """Sync the slot of an index; the word from the commitment on."""
         slot = index % len(self.slots)
         self.slots.flush()
-        self._named[slot] = index, self._digest(slot), noise.rounds[slot]
+        kept = {s: word for s, word in self._named.items() if noise.held[s] == word[0]}
+        self._named = kept | {slot: (index, self._digest(slot), noise.rounds[slot])}
         return json.dumps(self._named).encode()
 
     def _read(self, word: bytes) -> dict[int, tuple[int, str, int]]:
