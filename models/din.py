@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
 
 from models.histories import PAIRS
+
+_TOGETHER: Final = 512
+"""Shared candidates that are scored together: their layers stay in the cache."""
 
 
 class DIN(nn.Module):
@@ -121,6 +124,10 @@ class DIN(nn.Module):
             history_category: int64 `[U, L]`.
             mask: bool `[U, L]`, true at real history items.
         """
+        if target.dim() == 1 and len(target) > _TOGETHER:
+            parts = zip(target.split(_TOGETHER), target_category.split(_TOGETHER), strict=True)
+            past = history, history_category, mask
+            return torch.cat([self.score_items(user, *part, *past) for part in parts], dim=1)
         if not history.shape[1]:
             history = history_category = history.new_zeros(len(user), 1)
             mask = mask.new_zeros(len(user), 1)
