@@ -125,9 +125,10 @@ class DIN(nn.Module):
             mask: bool `[U, L]`, true at real history items.
         """
         if target.dim() == 1 and len(target) > _TOGETHER:
-            parts = zip(target.split(_TOGETHER), target_category.split(_TOGETHER), strict=True)
-            past = history, history_category, mask
-            return torch.cat([self.score_items(user, *part, *past) for part in parts], dim=1)
+            parts = [slice(at, at + _TOGETHER) for at in range(0, len(target), _TOGETHER)]
+            given = history, history_category, mask
+            each = (self.score_items(user, target[p], target_category[p], *given) for p in parts)
+            return torch.cat(list(each), dim=1)
         if not history.shape[1]:
             history = history_category = history.new_zeros(len(user), 1)
             mask = mask.new_zeros(len(user), 1)
