@@ -2,6 +2,7 @@
 //
 //     fuzz_client PLANS COUNT [SEED]     so many inputs, each a plan's text or a script of calls
 //     fuzz_client PLANS allocations      a round of each plan, with every allocation failing once
+//     fuzz_client PLANS digest           of all that a round of each plan sends: equal on all CPUs
 //
 // PLANS has the text of one plan a line. Built with -DTORCHFSL_FUZZ=ON by Clang, the same inputs
 // come from libFuzzer, and PLANS from the variable TORCHFSL_FUZZ_PLANS.
@@ -54,6 +55,7 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std
 namespace {
 
 std::vector<std::string> plans;
+Digest all_sent{};  // over every message of `digest`
 
 void expect(bool holds, const char* what) {
   if (holds) return;
@@ -90,6 +92,7 @@ class Servers {
       : plan_(read_plan(view_of(text))), client_(client), round_(round) {}
 
   void sent(const tfsl_step& step) {
+    all_sent = digest({View(all_sent), View(step.data, step.size)});
     if (step.message > kTreesCommit) return;
     std::memcpy(nonce_.data(), step.data + kHeaderBytes, 16);
     std::memcpy(seeds_[step.party].data(), step.data + kHeaderBytes + 16, 16);
@@ -260,7 +263,8 @@ bool run_round(const std::string& text, bool failing, long number) {
   Servers servers(text, 3, 9);
   Input none(nullptr, 0);
   const Rows rows = made_rows(servers.plan(), none, true);
-  const Bytes tape(1 << 18, 7);
+  Bytes tape(1 << 18);
+  for (std::size_t i = 0; i < tape.size(); ++i) tape[i] = static_cast<u8>((i * i * 0x9e37) >> 9);
   tfsl_plan* plan = nullptr;
   tfsl_round* round = nullptr;
   const auto calling = [&](auto call) {
@@ -306,15 +310,20 @@ bool run_round(const std::string& text, bool failing, long number) {
   return whole;
 }
 
-int fail_allocations() {
+int play_rounds(bool failing) {
   for (const std::string& text : plans) {
     const std::unique_ptr<Plan> plan = read_plan(view_of(text));
     if (plan->sealed || (!plan->early.empty() && plan->verified()))
       continue;  // no tags are made here
     expect(run_round(text, false, 0), "a round fails");
+    if (!failing) continue;
     long number = 0;
     while (!run_round(text, true, number)) ++number;
     std::printf("fuzz_client: %ld allocations failed, one at a time\n", number);
+  }
+  if (!failing) {
+    for (const u8 byte : all_sent) std::printf("%02x", byte);
+    std::printf("\n");
   }
   return 0;
 }
@@ -341,11 +350,12 @@ extern "C" int LLVMFuzzerTestOneInput(const u8* data, std::size_t size) {
 #if !defined(TORCHFSL_LIBFUZZER)
 int main(int count, char** arguments) {
   if (count < 3) {
-    std::fprintf(stderr, "usage: fuzz_client PLANS COUNT [SEED] | PLANS allocations\n");
+    std::fprintf(stderr, "usage: fuzz_client PLANS COUNT [SEED] | PLANS allocations|digest\n");
     return 2;
   }
   load(arguments[1]);
-  if (std::string(arguments[2]) == "allocations") return fail_allocations();
+  const std::string what = arguments[2];
+  if (what == "allocations" || what == "digest") return play_rounds(what == "allocations");
   u64 state = count > 3 ? std::strtoull(arguments[3], nullptr, 10) : 1;
   const auto random = [&](u64 bound) {  // splitmix64
     u64 z = state += 0x9e3779b97f4a7c15;

@@ -280,7 +280,9 @@ bool hpke_seal(View secret, View public_key, View info, View text_bytes, Bytes& 
   labeled_expand(kKemSuite, prk, text("shared_secret"), context, shared.data(), 32);
   const Wiped<Digest> psk_hash = labeled_extract(kSuite, {}, text("psk_id_hash"), {});
   const Wiped<Digest> info_hash = labeled_extract(kSuite, {}, text("info_hash"), info);
-  Bytes schedule(1, 0);  // base mode
+  Bytes schedule;
+  schedule.reserve(1 + 2 * sizeof(Digest));
+  schedule.push_back(0);  // base mode
   schedule.insert(schedule.end(), psk_hash.value.begin(), psk_hash.value.end());
   schedule.insert(schedule.end(), info_hash.value.begin(), info_hash.value.end());
   key_secret = labeled_extract(kSuite, shared, text("secret"), {});
