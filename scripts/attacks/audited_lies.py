@@ -88,14 +88,14 @@ def framed_server() -> AttackResult:
     )  # fmt: skip
 
 
-def make_plan() -> Plan:
+def make_plan(**more: int) -> Plan:
     """A table and a dense part, with proofs of the norm and an audit."""
     table, rest = TensorSpec("table", (64, 4)), TensorSpec("rest", (32,))
     specs = [
         SegmentSpec("table", "rows", (table,), tau=4, k_max=4, retrieve=True),
         SegmentSpec("rest", "dense", (rest,)),
     ]
-    options = {"max_clients": 4, "l2_bound": 1 << 20}
+    options = {"max_clients": 4, "l2_bound": 1 << 20, **more}
     plan = bench_plan(specs, encoding=FixedPoint(32, 16, 4.0), **options)
     keys = tuple(key.public.hex() for key in _KEYS)
     return dataclasses.replace(plan, audit="open", audit_keys=keys[:2], auditors=keys[2:])
@@ -117,16 +117,20 @@ def reported(
     *,
     number: int = 1,
     clients: int = 3,
+    members: dict[int, Client] | None = None,
 ) -> None:
-    """Open a round, in which clients report that may come again."""
+    """Open a round, in which clients report that may come again; `members` go on in sessions."""
     plan, link = servers[0].plan, link or InProcess(*servers)
     begin_round(servers, number)
     first = clients * (number % (4 * plan.min_separation)) if plan.min_separation > 1 else 0
     for one in range(first, first + clients):
-        update = random_update(plan, one, number)
-        client = Client(plan, link, client_id=one)
+        update = random_update(plan, one, number if members is None else 0)
+        client = (members or {}).get(one) or Client(plan, link, client_id=one)
+        begin = client.start_round
+        if members is not None:
+            members[one], begin = client, client.continue_session
         wanted = {"table": update["table"].positions}
-        with client.start_round(number, indices=wanted) as client_round:
+        with begin(number, indices=wanted) as client_round:
             client_round.submit(update)
 
 

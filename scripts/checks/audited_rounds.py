@@ -3,7 +3,7 @@
     python -m scripts.checks.audited_rounds --rounds 10000
 
 Small shapes, in this process. Plans take turns: norm proofs alone, noise, correlated noise, counts
-opened first.
+opened first, sessions of three rounds.
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ def plans() -> Iterator[Plan]:
     yield dataclasses.replace(noisy, noise_taps=(16, 8, 6), **limits)
     counted = dataclasses.replace(plain, lane="count", min_contributors=2)
     yield dataclasses.replace(counted, noise_sigma=300, lane_sigma=2)
+    yield make_plan(max_epochs=3)
 
 
 @program(option("--rounds", type=int, default=100))
 def main(options: Options) -> int:
     """Play; the status is 1 if a server was named or a round did not open."""
-    made = [(plan, servers_of(plan), auditors(plan)) for plan in plans()]
+    made = [
+        (servers_of(plan), auditors(plan), {} if plan.max_epochs > 1 else None) for plan in plans()
+    ]
     opened, failed = 0, []
     for number in range(1, options.rounds + 1):
-        _, servers, judges = made[number % len(made)]
+        servers, judges, members = made[number % len(made)]
         try:
-            reported(servers, number=number, clients=_CLIENTS)
+            reported(servers, number=number, clients=_CLIENTS, members=members)
             opened += finish_round(servers, auditors=judges).num_clients == _CLIENTS
         except Error as error:
             failed.append(f"round {number}: {error}")
