@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
 
 from models.histories import PAIRS
+
+_TOGETHER: Final = 512
+"""Shared candidates that are scored together: their layers stay in the cache."""
 
 
 class DIN(nn.Module):
@@ -121,6 +124,11 @@ class DIN(nn.Module):
             history_category: int64 `[U, L]`.
             mask: bool `[U, L]`, true at real history items.
         """
+        if target.dim() == 1 and len(target) > _TOGETHER:
+            parts = [slice(at, at + _TOGETHER) for at in range(0, len(target), _TOGETHER)]
+            given = history, history_category, mask
+            each = (self.score_items(user, target[p], target_category[p], *given) for p in parts)
+            return torch.cat(list(each), dim=1)
         if not history.shape[1]:
             history = history_category = history.new_zeros(len(user), 1)
             mask = mask.new_zeros(len(user), 1)

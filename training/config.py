@@ -84,7 +84,7 @@ class Config:
         threads: of torch and of the native backend; 0 leaves both their defaults.
         torch_threads: most threads of torch, 0 for no limit; small models train fastest on one.
         workers: processes in which clients train side by side; 1 for the trainer's own. Each has
-            model and data of its own, and `torch_threads` threads (or `threads`, or one).
+            separate model and data, and `torch_threads` threads (or `threads`, or one).
         evaluate: on what: `validation` to choose settings, which leaves the `test` alone. Of a
             recommender's user the last item is held out for the test, the one before it for
             validation.

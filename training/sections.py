@@ -17,11 +17,11 @@ class Recommendation:
         dim: width of the embeddings.
         history: most items of a history.
         negatives: sampled items for every positive one.
-        rows_per_client: public budget k_max of embedding rows a client fetches and sends.
+        rows_per_client: public budget k_max of embedding rows that one client fetches and sends.
         columns: of a CSV or Parquet file as data, `user=NAME,item=NAME,time=NAME,category=NAME`,
-            the last two if there.
-        user_table: whether users have embeddings of their own. Without, a user is its items: what
-            it uploads names no row that is its own, and users who take part once or twice lose
+            the last two optional.
+        user_table: whether each user has an embedding row. Without, a user is its items. Its
+            upload then names no row of this user, and users who participate once or twice lose
             nothing.
         head: widths of the head's hidden layers.
         attention: widths of the hidden layers of DIN's attention.
@@ -66,16 +66,16 @@ class Ctr:
 
     Attributes:
         columns: of a CSV, TSV or Parquet file as data:
-            `label=NAME,fields=A+B,numeric=C+D,client=NAME,time=NAME`, the last three if there;
+            `label=NAME,fields=A+B,numeric=C+D,client=NAME,time=NAME`, the last three optional.
             `fields=*` takes all others. Empty for Criteo's TSV of 40 columns without names.
         clients: over so many clients lines are spread at random, where no column names the client.
         dim: width of the embeddings, the weight of first order included.
         head: widths of the network's hidden layers.
         dropout: share of the network's input that is zero in training, in [0, 1).
-        least: how often a value must be in the training lines to have a row of its own.
+        least: how often a value must be in the training lines to have a separate row.
         lines: most lines that a client trains on in a round.
-        rows_per_client: public budget k_max of embedding rows a client fetches and sends; lines
-            beyond it wait for another round.
+        rows_per_client: public budget k_max of embedding rows that one client fetches and sends;
+            lines beyond it wait for another round.
     """
 
     columns: str = ""
@@ -106,10 +106,10 @@ class Language:
         dropout: in training.
         block: side of the block-Hankel blocks of the layers' matrices; 1 for whole matrices.
         block_embedding: the same of the embedding, and of an untied decoder.
-        decoder: `tied` scores words by the input table, `untied` by a matrix of its own,
+        decoder: `tied` scores words by the input table, `untied` by a separate matrix,
             `adaptive` by clusters of rare words: far fewer operations with many words.
         rows: of the input table of a decoder that is not tied: the fraction of its rows that a
-            client sends, those whose change has the largest L1 norm (`fsl` and `plain`).
+            client sends. They are those with the largest L1 norm of the change (`fsl`, `plain`).
         tokens: words of a window, which the model sees at once.
         clients: the training text is cut into so many blocks, in order.
         valid_tokens: evaluations read so many words of the validation text; 0 for all.
@@ -221,10 +221,9 @@ class Local:
     """Training at a client.
 
     Attributes:
-        optimizer: `gradient` (one gradient of all samples, nothing is stepped), `sgd`, `adam`, the
-            name of a class in torch.optim (`RMSprop`), or `MODULE:NAME` of a function, which
-            gets the model and this section and returns the optimizer; see
-            docs/own-experiments.md.
+        optimizer: `gradient` (one gradient of all samples without a step), `sgd`, `adam`, the
+            name of a class in torch.optim (`RMSprop`), or `MODULE:NAME` of a function. It gets
+            the model and this section, and returns the optimizer (docs/own-experiments.md).
         lr: rate of every optimizer that steps.
         lr_decay: factor on the rate after every `lr_decay_rounds` rounds.
         lr_decay_rounds: see above.
@@ -241,8 +240,8 @@ class Local:
         loss_divisor: see above.
         clip_norm: gradients of a step are scaled down to this length, over all parameters
             together; 0 for as they are.
-        proximal: mu of FedProx: gradients pull parameters back to where the round began, by mu
-            times the distance; 0 for none. It needs more than one step.
+        proximal: mu of FedProx. Gradients pull parameters back to where the round began, by mu
+            times the distance. 0 for none. It needs more than one step.
         precision: of the model's forward and backward pass; with `bfloat16`, torch's autocast
             chooses the operations that use it. Weights, the loss, the update and evaluation stay
             float32. Convolutions train twice as fast on CPUs that have the instructions.
@@ -276,20 +275,20 @@ class Server:
     """The servers' optimizer on the mean over the cohort; `sgd` with rate 1 is averaging.
 
     Attributes:
-        optimizer: `sgd`, `adam`, or `lazy-adam`, which leaves rows alone that nobody trained in a
-            round, and what it knows of them.
+        optimizer: `sgd`, `adam`, or `lazy-adam`, which changes neither rows that no client trained
+            in a round, nor their moments.
         lr: its rate.
         table_rate: of `lazy-adam`: the rate of embedding tables, as a multiple of `lr`.
         mean: what the sum of a row or another chosen position is divided by: the `cohort`, or
             those who `trained` it (FedSubAvg, by round), whose number the servers then open.
         momentum: of `sgd`, in [0, 1); a change then counts 1 / (1 - momentum) times in the end,
-            in rounds in which nobody sends its position, too.
+            also in rounds in which no client sends its position.
         beta1: of `adam` and `lazy-adam`.
         beta2: of `adam` and `lazy-adam`.
         eps: of `adam` and `lazy-adam`.
-        average: in [0, 1): evaluate the mean of the servers' models over rounds, too, in which
-            all models before the latest keep this weight (0.99: about the last hundred rounds); 0
-            for none. Changes no round.
+        average: in [0, 1): also evaluate the mean of the servers' models over rounds. All models
+            before the latest keep this weight (0.99: about the last hundred rounds). 0 for none.
+            Changes no round.
         lr_decay: of `sgd`: factor on the rate after every `lr_decay_rounds` rounds, in (0, 1].
         lr_decay_rounds: see above.
     """
@@ -322,7 +321,7 @@ class Encoding:
         rest_ring_bits: of everything else, likewise.
         rest_clip: see above.
         rest_clips: `PATTERN=CLIP` for parameters outside tables whose values are much smaller or
-            larger than the others' (`attention.*=0.001`): each in a ring of its own, as fine as its
+            larger than the others' (`attention.*=0.001`): each in a separate ring, as fine as its
             clip allows. The first that fits counts.
         download: as what clients get the model.
     """
@@ -370,9 +369,9 @@ class Rest:
 
     Attributes:
         policy: `dense` (all of them), `topk` (scalars of largest magnitude), `blocks` (blocks of
-            largest L1 norm), `bins` (the block of largest L1 norm of each public bin) or `sample`
-            (blocks that each client draws in secret, scaled so that their mean over the draws is
-            the whole change).
+            largest L1 norm), `bins` (the block of largest L1 norm of each public bin) or `sample`.
+            With `sample` each client draws blocks in secret, scaled so that their mean over the
+            draws is the whole change.
         amount: fraction of the scalars or blocks.
         block: values per block; 1 with `bins` sends scalars.
         error_feedback: with `topk`, `blocks` and `bins`, keep what is not sent for later rounds.
@@ -389,7 +388,7 @@ class Fsl:
     """How much a client may write under `--aggregation fsl`.
 
     Attributes:
-        l2_norm: clients (of `plain` and `dense`, too) scale an update to at most this length; or 0.
+        l2_norm: clients scale an update to at most this length, also of `plain` and `dense`; or 0.
         proofs: what they prove to both servers: `none`, `lanes`, `norm`, or the planner's choice.
         sum_bound: servers scale a sum down to what so many such updates make up.
     """
@@ -436,16 +435,16 @@ class Sesa:
         budgets: by class of clients the share of each hidden layer that one of them trains, a
             whole number of shards. The clients are spread over the classes as evenly as it goes,
             and so is every cohort.
-        choice: which shards a client trains in a round: `random` ones of every layer; a window
-            that moves on by one shard a round (`rolling`, FedRolex if a shard is a unit); the first
-            ones (`static`, HeteroFL).
+        choice: which shards a client trains in a round. `random` takes random ones of every layer.
+            `rolling` takes a window that moves on by one shard per round (FedRolex if a shard is a
+            unit). `static` takes the first ones (HeteroFL).
         scaled: multiply the activations of a narrow client's layers by 1 / budget.
         mean: what the sum of a submodel is divided by: the `cohort` that submitted, or its
             `owners` among them, whose number `plain` and `fsl` then open as well.
         collusion: of `--aggregation sesa` only: share of the cohort that may work together, and
             with the server, without learning more than the sums.
         max_isolation: of `--aggregation sesa` only: most submodels, in expectation, of which a
-            round may open the update of a single honest client; see `torchfsl.sesa.SesaPlan`.
+            round may open the update of a single honest client. See `torchfsl.sesa.SesaPlan`.
     """
 
     shards: int = 4

@@ -27,9 +27,9 @@ Made from the dataclasses of `training/` by `python -m scripts.generate.settings
 compares.
 
 `python -m training PRESET --config FILE.toml` starts from a preset, takes what FILE.toml says
-instead, and then what the options of the command say. A setting without effect in a run is refused,
-and so is a name that is not below; one of a file that only the aggregation has no use for is named,
-also under `--quiet`. The settings of a run are in its `config.json`.
+instead, and then what the options of the command say. The trainer refuses settings without effect
+in a run, and unknown names. If only the aggregation does not use a setting of the file, the trainer
+names it, also under `--quiet`. The settings of a run are in its `config.json`.
 
 ```toml
 rounds = 50

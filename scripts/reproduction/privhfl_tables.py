@@ -53,8 +53,8 @@ def _gains(task: str, cells: Figures) -> Iterator[tuple[Any, ...]]:
     few, middle, many = QUERIES[task]
     shown = {
         "local": "retraining alone, no queries",
-        "mixlocal": f"own labels on {middle:,} mixup pictures, nobody asked",
-        "selfmix": f"own answers on {middle:,} mixup pictures, nobody asked",
+        "mixlocal": f"own labels on {middle:,} mixup pictures, no party asked",
+        "selfmix": f"own answers on {middle:,} mixup pictures, no party asked",
         "private": "answers to one's private pictures",
         **{f"mixup-{n}": f"**answers to {n:,} mixup pictures**" for n in (few, middle, many)},
         **{f"mixup-{middle}-C{c}": f"{middle:,} mixup pictures, C = {c}" for c in (0.6, 0.8)},
