@@ -88,11 +88,11 @@ def table() -> str:
     lines = [HEAD, "|" + " --- |" * (HEAD.count("|") - 1)]
     lines += [row(clients, log_rows, rates) for log_rows in LOG_ROWS for clients in CLIENTS]
     told = (
-        f"Rows of {WIDTH} values, 64-bit ring, {K_MAX} rows a client, retrieval with tags, checks "
-        f"on; machines of {CORES} cores and {BANDWIDTH:.0f} Gbit/s, a round an hour. Rates of one "
-        f"core of {where['cpu']} ({where['cpu_path']}), {where['date']}: "
-        f"{rates.server_blocks / 1e6:,.0f} million AES blocks a second of a server, all its work "
-        f"included, {1e3 * rates.report_seconds:.1f} ms a report beside them."
+        f"Rows of {WIDTH} values, 64-bit ring, {K_MAX} rows per client, retrieval with tags, "
+        f"checks on; machines of {CORES} cores and {BANDWIDTH:.0f} Gbit/s, a round an hour. Rates "
+        f"of one core of {where['cpu']} ({where['cpu_path']}), {where['date']}: "
+        f"{rates.server_blocks / 1e6:,.0f} million AES blocks per second of a server, all its work "
+        f"included, and {1e3 * rates.report_seconds:.1f} ms per report in addition."
     )
     return "\n".join([told, "", *lines, ""])
 

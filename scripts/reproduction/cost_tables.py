@@ -152,7 +152,7 @@ def _protocols(figures: Figures) -> list[Figures]:
     return [{"name": name, **figures["paper"][key]} for key, name in names.items()]
 
 
-@table("rates", "values a position | l = 32 | with checks | l = 128 | with checks")
+@table("rates", "values per position | l = 32 | with checks | l = 128 | with checks")
 def _break_even(figures: Figures) -> Iterator[list[str]]:
     ours = figures["ours_break_even_percent"]
     kinds = [f"l={bits} {check}" for bits in (32, 128) for check in ("no check", "check")]

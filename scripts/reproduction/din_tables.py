@@ -87,7 +87,7 @@ def _schemes(figures: Figures) -> Iterator[tuple[str, ...]]:
             yield text, size(one["upload_bytes"]), whole, *spent
     sent = size(ours["upload_bytes"]), size(ours["download_bytes"])
     client, servers = ours["client_seconds_without_training"], ours["both_servers_seconds"]
-    yield "torchfsl, 419 rows a client", *sent, seconds(client), seconds(servers)
+    yield "torchfsl, 419 rows per client", *sent, seconds(client), seconds(servers)
 
 
 @table(

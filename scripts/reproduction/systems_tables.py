@@ -78,7 +78,7 @@ def privhfl_points(task: TaskName) -> list[tuple[float, tuple[str, ...], float]]
 for _task, _result in RESULT.items():
     table(
         _result,
-        " | accuracy | bytes a client, up and down, whole run | "
+        " | accuracy | bytes per client, up and down, whole run | "
         "processor time of all parties, whole run",
     )(functools.partial(_systems, _task))
 

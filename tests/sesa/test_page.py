@@ -44,7 +44,7 @@ def test_networks_in_shards_have_the_rows_of_the_table(
             rf"^\| `{make.__name__}\(\)`, (\S+).* \| (.*) \| (.*)\|$", section, re.MULTILINE
         )
         assert row is not None
-        parameters, *cells = (cell.replace(",", "").split("; ") for cell in row.groups())
+        parameters, *cells = (cell.replace(",", "").split(" / ") for cell in row.groups())
         net = Sharded(make(), shards=4)
         assert sum(p.numel() for p in net.parameters()) == int(parameters[0])
         for tables, count, cell in zip((net.units, net.links), (4, 16), cells, strict=True):

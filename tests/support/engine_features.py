@@ -134,7 +134,7 @@ FEATURES: dict[str, Feature] = {
     "sparse": Feature(sparse=True, help="`sparse=True` tables"),
     "foreach": Feature(options={"foreach": True}, help="`foreach=True`"),
     "fused": Feature(options={"fused": True}, help="`fused=True`"),
-    "groups": Feature(groups=True, help="two parameter groups with rates of their own"),
+    "groups": Feature(groups=True, help="two parameter groups with separate rates"),
     "closure": Feature(steps=closure_steps, help="`step(closure)`"),
     "accumulate": Feature(
         steps=accumulated_steps, help="gradient accumulation, `zero_grad(set_to_none=False)`"
@@ -143,7 +143,7 @@ FEATURES: dict[str, Feature] = {
     "compile": Feature(steps=compiled_steps, help="`torch.compile`, attached before any call"),
     "bfloat16": Feature(dtype=torch.bfloat16, help="bfloat16 parameters"),
     "retrieval": Feature(retrieve=True, help="rows not retrieved are NaN"),
-    "resume": Feature(resume=True, help="stop and resume between rounds, bit for bit"),
+    "resume": Feature(resume=True, help="stop and resume between rounds, in every bit"),
 }
 
 
@@ -310,7 +310,7 @@ def table() -> str:
             else:
                 cells.append({"yes": "✓", "torch": "-"}[verdict])
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines += ["", "✓ tested: the update is what training did, bit for bit. - torch itself has no "
+    lines += ["", "✓ tested: the update is what training did, in every bit. - torch itself has no "
               "such combination. Numbers are rejections, with their message:", ""]  # fmt: skip
     lines += [f"{i}. `{note}`" for i, note in enumerate(notes, 1)]
     lines += ["", "Columns:", ""]
