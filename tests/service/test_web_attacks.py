@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from torchfsl.service.net.addresses import bound_socket
 from torchfsl.service.net.calls import NotReady, Overloaded
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.net.issuers import Issuers
+from torchfsl.service.server import passages
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.intake import Budget, Limits, Turns
 
@@ -224,6 +226,31 @@ def test_silent_connections_of_one_address_keep_few_places_for_a_short_time(
             return door.guests.num_strangers
 
     assert asyncio.run(run()) == left
+
+
+def test_who_never_reads_the_rest_of_an_answer_is_gone_once_its_sender_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(16 << 20))
+        await asyncio.sleep(0.1)
+        writer.transport.abort()
+
+    async def run() -> int:
+        door, listening = Door(Limits()), bound_socket("127.0.0.1:0")
+        server = await asyncio.start_unix_server(answer, door.inside)
+        door.open(listening)
+        with socket.create_connection(listening.getsockname()) as caller:
+            caller.sendall(b"call")
+            await asyncio.sleep(HELD)
+            left = len(door.guests.everybody())
+        door.close()
+        server.close()
+        return left
+
+    assert asyncio.run(run()) == 1
+    monkeypatch.setattr(passages, "_STALL_SECONDS", 0.2)
+    assert asyncio.run(run()) == 0
 
 
 def test_strangers_go_on_one_after_the_other_and_those_who_left_take_no_turn() -> None:
