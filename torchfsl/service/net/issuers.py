@@ -8,9 +8,8 @@
     counts = 10                         # at most so many of its reports count to min_clients
 
 It is read again when it changes. What cannot be read leaves in force what was read before. An
-issuer that was changed or left out has issued to its clients of before: until the next start they
-count as those of an issuer that is stopped, whose tokens are refused and whose reports are not
-counted.
+entry that was changed or removed stays known as that of a stopped issuer until the next start:
+its tokens are refused, its reports do not count, and no certificate may have its numbers.
 """
 
 from __future__ import annotations

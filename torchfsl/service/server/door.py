@@ -53,7 +53,7 @@ class Door:
 
     Args:
         limits: of connections.
-        turns: of strangers, who otherwise go on as they come.
+        turns: of connections without a caller, which otherwise go on as they come.
 
     Attributes:
         inside: path of gRPC's socket.

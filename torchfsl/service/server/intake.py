@@ -174,7 +174,7 @@ class Turns:
         self._pause: asyncio.TimerHandle | None = None
 
     def wait(self, is_there: Callable[[], object], then: Callable[[], object]) -> None:
-        """Call `then` in its turn, which takes no time from others if nobody `is_there` by then."""
+        """Call `then` in its turn, which takes no time from others unless `is_there` by then."""
         self._waiting.append((is_there, then))
         if self._pause is None:
             self._go_on()

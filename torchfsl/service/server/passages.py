@@ -18,8 +18,8 @@ _LINGER_SECONDS: Final = 10.0
 """How long what one end said last may take to leave at the other."""
 
 _STALL_SECONDS: Final = 30.0
-"""How long what there was no room for may take to leave: meanwhile nobody sees that its sender has
-gone. Longer than a server waits for who reads its answer."""
+"""How long bytes that found no room may take to leave. Meanwhile their sender's end is not seen.
+It is longer than a server waits for a reader of its answer."""
 
 _ROOM: Final = memoryview(bytearray(256 << 10))
 """Through which all ways pass bytes on, each at once."""
