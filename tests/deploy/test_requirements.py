@@ -29,7 +29,8 @@ def locked(name: str) -> list[Requirement]:
 
 def test_a_server_needs_what_the_project_lists_but_torch() -> None:
     project = TABLE["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["service"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["service"], *extras["web"]]
     assert requirements() == [name for name in wanted if not name.startswith("torch")]
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from torchfsl.service.local import LoopbackServers
+from tests.support.web import WebPair
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "torchfsl.rules.yml"
@@ -26,8 +26,9 @@ NAME = re.compile(r"\b(?:torchfsl|process)_\w+")
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Names of all series of a server that has just been started."""
-    with LoopbackServers(tmp_path_factory.mktemp("servers"), clients=0) as servers:
+    """Names of all series of a server with both doors that has just been started."""
+    pytest.importorskip("h11")
+    with WebPair(tmp_path_factory.mktemp("servers")) as servers:
         servers.start(0)
         url = f"http://127.0.0.1:{servers.metrics_ports[0]}/metrics"
         with urllib.request.urlopen(url, timeout=60) as answer:

@@ -230,11 +230,11 @@ def test_settings_of_the_door_are_checked_and_h11_is_asked_for(
 def test_doctor_looks_at_the_door(
     pair: WebPair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def found(old: str = "", new: str = "") -> list[str]:
+    def found(old: str = "", new: str = "", *, denies: bool = True) -> list[str]:
         config = tmp_path / "serve.toml"
         text = pair.config.read_text()
         config.write_text(text.replace(old, new) if old else text)
-        given = pair.command(0)[4:]
+        given = pair.command(0)[4 : None if denies else -2]
         given[given.index("--config") + 1] = str(config)
         main(["doctor", *given])
         return [line for line in capsys.readouterr().out.splitlines() if " web: " in line]
@@ -252,6 +252,7 @@ def test_doctor_looks_at_the_door(
         assert len(failed) == 1
         assert what in failed[0]
     assert found(f'"{ORIGIN}"', "")[-1].startswith("note ")
+    assert found(denies=False)[-1].startswith("note    web: no deny list")
 
 
 def test_the_page_prints_settings_and_an_entry_that_are_taken(tmp_path: Path) -> None:

@@ -282,8 +282,12 @@ def _admit(options: argparse.Namespace) -> int:
     if options.new is not None:
         first, last = _two_numbers("--new", options.new)
         check_name(options.issuer)
-        if options.key.exists():
-            raise ParameterError(f"{options.key} exists: name a new file, or leave --new out")
+        try:
+            os.close(os.open(options.key, os.O_CREAT | os.O_EXCL, 0o600))  # follows no link
+        except FileExistsError:
+            raise ParameterError(
+                f"{options.key} exists: name a new file, or leave --new out"
+            ) from None
         key = make_sign_key(options.key)
         print(f'[[issuer]]\nname = "{options.issuer}"\nkey = "{key}"')
         print(f"numbers = [[{first}, {last}]]\nshare = 0.5\ncounts = 1")

@@ -126,6 +126,8 @@ def _server(report: Report, settings: ServeSettings) -> None:
             report.check(name.replace("_", "-"), lambda a=address: _address(a, report))  # type: ignore[misc]
     if settings.web is not None:
         _web(report, settings.web)
+        if settings.deny is None:
+            report.note("web: no deny list, so no token can be refused before it expires")
     if settings.deny is not None:
         report.check("deny list", lambda: f"{len(read_deny_list(settings.deny))} entries")
     report.check("state", lambda: _state(settings))

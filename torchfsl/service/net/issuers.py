@@ -4,14 +4,17 @@
     name = "login.example"
     key = "9f86d081..."                 # Ed25519 public key, 64 hex digits
     numbers = [[1000000, 1999999]]      # its clients; no certificate has such a number
-    share = 0.5                         # of the plan's max_clients, at most, in a round
+    share = 0.5                         # of the plan's max_clients, at most, in a round; 0 stops it
     counts = 10                         # at most so many of its reports count to min_clients
 
-It is read again when it changes. What cannot be read leaves in force what was read before.
+It is read again when it changes. What cannot be read leaves in force what was read before. An
+entry that was changed or removed stays known as that of a stopped issuer until the next start:
+its tokens are refused, its reports do not count, and no certificate may have its numbers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import re
@@ -43,6 +46,11 @@ class Listed:
     numbers: tuple[range, ...]
     share: float
     counts: int
+
+    @property
+    def most(self) -> int:
+        """Reports of it that count, at most."""
+        return self.counts if self.share else 0
 
 
 class Issuers:
@@ -76,7 +84,7 @@ class Issuers:
     def counted(self, clients: Iterable[int]) -> int:
         """How many of these clients count towards `min_clients`."""
         owners = Counter(self.whose(client) for client in clients)
-        return sum(n if who is None else min(n, who.counts) for who, n in owners.items())
+        return sum(n if who is None else min(n, who.most) for who, n in owners.items())
 
     def look(self) -> None:
         """Read the file if it has changed."""
@@ -86,7 +94,9 @@ class Issuers:
             if stamp == self._stamp:
                 return
             self._stamp = stamp
-            self._listed, self.is_stale = _read(self._path), False
+            listed = _read(self._path)
+            stopped = (dataclasses.replace(o, share=0.0) for o in self._listed if o not in listed)
+            self._listed, self.is_stale = tuple(dict.fromkeys((*listed, *stopped))), False
         except Error as error:
             self.is_stale = True
             log.error("issuers stay as they were: %s", error)
@@ -122,8 +132,8 @@ def _listed(entry: Any, path: Path) -> Listed:
     check_name(name)
     if type(key) is not str or not _KEY.fullmatch(key):
         raise ParameterError(f"key of {name} in {path}: expected 64 hex digits in small letters")
-    if type(share) not in (int, float) or not 0 < share <= 1:
-        raise ParameterError(f"share of {name} in {path} is {share!r}: give a number in (0, 1]")
+    if type(share) not in (int, float) or not 0 <= share <= 1:
+        raise ParameterError(f"share of {name} in {path} is {share!r}: give a number in [0, 1]")
     if type(counts) is not int or counts < 0:
         raise ParameterError(f"counts of {name} in {path} is {counts!r}: give a whole number")
     numbers = entry["numbers"] if isinstance(entry["numbers"], list) else []

@@ -92,7 +92,7 @@ class Tokens:
         claims = tokens.read(token, self._key_of)
         claims.check(self._station.node.party, self._station.node.plan.session)
         issuer, number = self._issuers.of(claims.issuer), claims.client.number
-        if issuer is None or not any(number in numbers for numbers in issuer.numbers):
+        if not (issuer and issuer.share and any(number in r for r in issuer.numbers)):
             raise NotAdmitted(
                 f"{claims.issuer} may not issue tokens to {claims.client}", code="token-refused"
             )

@@ -29,7 +29,7 @@ from torchfsl.service.net.addresses import group_of
 from torchfsl.service.net.calls import Overloaded
 from torchfsl.service.net.identity import Identity
 from torchfsl.service.server.guests import Guest, GuestBook
-from torchfsl.service.server.intake import Limits
+from torchfsl.service.server.intake import Limits, Turns
 from torchfsl.service.server.passages import Passage
 
 log = logging.getLogger("torchfsl.service.door")
@@ -53,6 +53,7 @@ class Door:
 
     Args:
         limits: of connections.
+        turns: of connections without a caller, which otherwise go on as they come.
 
     Attributes:
         inside: path of gRPC's socket.
@@ -63,9 +64,9 @@ class Door:
         ParameterError: the folder for temporary files has too long a name.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, turns: Turns | None = None) -> None:
         """Make the folder; nothing is open yet."""
-        self._limits, self.guests = limits, GuestBook(limits)
+        self._limits, self._turns, self.guests = limits, turns, GuestBook(limits)
         remove_abandoned(Path(tempfile.gettempdir()))
         self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._inside_count = 0
@@ -134,6 +135,14 @@ class Door:
         finally:
             guest.calls, guest.used = guest.calls - 1, clock()
 
+    async def turn(self, peer: str) -> None:
+        """Wait for the turn of a connection without a caller."""
+        guest = self._find(peer)
+        if self._turns is not None and guest is not None and guest.caller is None:
+            come = asyncio.Event()
+            self._turns.wait(lambda: guest.name in self._passages, come.set)
+            await come.wait()
+
     def close_listening(self) -> None:
         """Take no more connections."""
         if self._listening is not None:
@@ -181,7 +190,14 @@ class Door:
         timer = loop.call_later(self._limits.handshake_seconds, self._drop, guest, "silent")
         ended = functools.partial(self.gone, guest)
         self._passages[name] = Passage(guest, outside, timer, ended)
-        loop.add_reader(outside.fileno(), self._begin, guest)
+        loop.add_reader(outside.fileno(), self._begin if self._turns is None else self._hear, guest)
+
+    def _hear(self, guest: Guest) -> None:
+        """The first bytes are here, and wait for their turn."""
+        guest.steps = 1
+        asyncio.get_running_loop().remove_reader(self._passages[guest.name].outside.fileno())
+        assert self._turns is not None
+        self._turns.wait(lambda: guest.name in self._passages, lambda: self._begin_again(guest))
 
     def _begin(self, guest: Guest) -> None:
         """The first bytes are here: connect to gRPC, under the guest's name."""

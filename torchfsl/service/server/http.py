@@ -21,6 +21,9 @@ from torchfsl.service.server.intake import Limits
 
 PIECE_BYTES: Final = 1 << 16
 _HEAD_BYTES: Final = 16 << 10
+_HEAD_LINES: Final = 100
+"""Of a request's head: each one costs h11 time."""
+
 _DISCARDED_BYTES: Final = 1 << 20
 """Of a body that no handler reads: a caller that sends it then reads the answer."""
 
@@ -67,7 +70,7 @@ class Wire:
     ) -> None:
         self._reader, self._writer, self._limits = reader, writer, limits
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
-        self.has_begun = self._is_pipelined = False
+        self.has_begun = self._is_pipelined = self._has_no_body = False
         self._left = 0
 
     async def head(self) -> Request | None:
@@ -91,7 +94,7 @@ class Wire:
         if not isinstance(event, h11.Request):
             return None
         request = _request(event)
-        self._left = request.length or 0
+        self._left, self._has_no_body = request.length or 0, request.method == "HEAD"
         return request
 
     async def body(self) -> bytes:
@@ -133,8 +136,9 @@ class Wire:
             raise NotReady("the caller has left") from None
 
     def add(self, data: bytes) -> None:
-        """A short piece of it, without waiting."""
-        self._write(h11.Data(data=data))
+        """A short piece of it, without waiting; nothing for HEAD, whose answers have no body."""
+        if not self._has_no_body:
+            self._write(h11.Data(data=data))
 
     async def end(self) -> bool:
         """End the answer. Whether another request may come: this one has been read, and no more."""
@@ -160,6 +164,10 @@ class Wire:
             await self._writer.wait_closed()
 
     def _next(self) -> Any:
+        if self._http.their_state is h11.IDLE:
+            come, _ = self._http.trailing_data
+            if come.count(b"\n", 0, come.find(b"\r\n\r\n")) > _HEAD_LINES:
+                raise DecodeError(f"a request with more than {_HEAD_LINES} lines of headers")
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,6 +35,8 @@ class Limits:
         handshakes: connections on which nobody has made a call yet, out of `connections`.
         handshakes_per_address: of those, from one address (IPv6: one /64).
         handshake_seconds: after which a connection without a call is dropped.
+        strangers_per_second: handshakes and requests of such connections at the HTTPS door, whose
+            TLS is this process's own work; more wait for their turn.
         wait_seconds: how long a request waits for room before it is refused.
         conversation_seconds: how long a stream of calls may rest between two of them.
         idle_seconds: how long a sender or reader may pause inside a message.
@@ -54,6 +56,7 @@ class Limits:
     handshakes: int = 256
     handshakes_per_address: int = 32
     handshake_seconds: float = 20.0
+    strangers_per_second: int = 256
     wait_seconds: float = 30.0
     conversation_seconds: float = 600.0
     idle_seconds: float = 20.0
@@ -160,6 +163,29 @@ class Slots:
             self._calls[caller] -= 1
             if not self._calls[caller]:
                 del self._calls[caller]
+
+
+class Turns:
+    """Lets those who wait go on one after the other, so many a second."""
+
+    def __init__(self, per_second: int) -> None:
+        self._seconds = 1 / per_second
+        self._waiting: deque[tuple[Callable[[], object], Callable[[], object]]] = deque()
+        self._pause: asyncio.TimerHandle | None = None
+
+    def wait(self, is_there: Callable[[], object], then: Callable[[], object]) -> None:
+        """Call `then` in its turn, which takes no time from others unless `is_there` by then."""
+        self._waiting.append((is_there, then))
+        if self._pause is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._pause = None
+        while self._waiting and self._pause is None:
+            is_there, then = self._waiting.popleft()
+            if is_there():
+                self._pause = asyncio.get_running_loop().call_later(self._seconds, self._go_on)
+            then()
 
 
 class Gate:

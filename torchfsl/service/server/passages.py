@@ -17,6 +17,10 @@ from torchfsl.service.server.guests import Guest
 _LINGER_SECONDS: Final = 10.0
 """How long what one end said last may take to leave at the other."""
 
+_STALL_SECONDS: Final = 30.0
+"""How long bytes that found no room may take to leave. Meanwhile their sender's end is not seen.
+It is longer than a server waits for a reader of its answer."""
+
 _ROOM: Final = memoryview(bytearray(256 << 10))
 """Through which all ways pass bytes on, each at once."""
 
@@ -113,6 +117,7 @@ class _Way:
         self._rest = b""
         self.has_passed = False
         self.then: Callable[[], None] | None = None
+        self._stall: asyncio.TimerHandle | None = None
         asyncio.get_running_loop().add_reader(source.fileno(), self._pass)
 
     @property
@@ -128,6 +133,7 @@ class _Way:
         """Forget what is left; nothing happens here any more."""
         loop = asyncio.get_running_loop()
         self._rest, self.then = b"", None
+        self._move_on()
         if self._source.fileno() >= 0:
             loop.remove_reader(self._source.fileno())
         if self._target.fileno() >= 0:
@@ -152,6 +158,7 @@ class _Way:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._source.fileno())
             loop.add_writer(self._target.fileno(), self._go_on)
+            self._stall = loop.call_later(_STALL_SECONDS, self._ended)
 
     def _go_on(self) -> None:
         """There is room again."""
@@ -161,12 +168,17 @@ class _Way:
         self._rest = self._rest[sent:]
         if self._rest:
             return
+        self._move_on()
         loop = asyncio.get_running_loop()
         loop.remove_writer(self._target.fileno())
         if self.then is not None:
             self.then()
         else:
             loop.add_reader(self._source.fileno(), self._pass)
+
+    def _move_on(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
 
     def _send(self, data: memoryview) -> int:
         """How many bytes have left; negative when the other end is gone."""

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
 import grpc
@@ -33,7 +34,7 @@ from torchfsl.service.net.trust import stamp_of
 from torchfsl.service.server.admission import NONCE, Admitted, Tokens
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.http import PIECE_BYTES, Request, Wire
-from torchfsl.service.server.intake import Limits
+from torchfsl.service.server.intake import Budget, Limits, Slots, Turns
 from torchfsl.service.server.logs import Refusals
 from torchfsl.service.server.observe import Observer
 from torchfsl.service.server.router import Method, Methods
@@ -127,13 +128,27 @@ class WebStream(Stream):
         return calls.chunks(data)
 
 
+class _Part(Budget):
+    """This door's part of the server's bytes in flight: what it holds counts in both."""
+
+    def __init__(self, limits: Limits, whole: Budget) -> None:
+        super().__init__(limits)
+        self._whole = whole
+
+    @contextlib.asynccontextmanager
+    async def hold(self, size: int, whose: Identity | None = None) -> AsyncIterator[None]:
+        """See `Budget.hold`."""
+        async with super().hold(size, whose), self._whole.hold(size, whose):
+            yield
+
+
 class WebDoor:
     """Takes calls from `start` to `stop`.
 
     Args:
         settings: of the door.
         listening: bound socket.
-        limits: of this door's connections and messages.
+        limits: of this door's connections and messages; half of them may be under way here.
         served: node, budget and slots, shared with the gRPC door.
         methods: of clients, by name.
         observer: counts every call.
@@ -164,7 +179,11 @@ class WebDoor:
         self._stamp, self._looked = self._now(), time.monotonic()
         self._refusals = Refusals()
         self._serving: set[asyncio.Task[None]] = set()
-        self.door = Door(limits)
+        half = dataclasses.replace(
+            limits, calls=-(-limits.calls // 2), bytes_in_flight=-(-limits.bytes_in_flight // 2)
+        )
+        self._slots, self._budget = Slots(half), _Part(half, served.budget)
+        self.door = Door(limits, Turns(limits.strangers_per_second))
 
     async def start(self) -> None:
         """Take calls from now on."""
@@ -195,8 +214,9 @@ class WebDoor:
         self._serving.add(task)
         wire, peer = Wire(reader, writer, self._limits), writer.get_extra_info("peername")
         try:
+            await self.door.turn(str(peer))
             while await self._one(wire, str(peer)):
-                pass
+                await self.door.turn(str(peer))
         finally:
             self._serving.discard(task)
             await wire.close()
@@ -206,6 +226,8 @@ class WebDoor:
         try:
             request = await wire.head()
         except DecodeError as error:
+            stream = WebStream(wire, self._limits, self._budget, 0)
+            self._note("unknown", calls.status_of(error).name, stream, time.perf_counter())
             self._refuse(wire, [], error)
             await wire.end()
             return False
@@ -233,7 +255,7 @@ class WebDoor:
     ) -> bool:
         """Answer; whether there is an answer to end."""
         start, name, error = time.perf_counter(), "unknown", None
-        stream = WebStream(wire, self._limits, self._station.budget, request.length or 0)
+        stream = WebStream(wire, self._limits, self._budget, request.length or 0)
         stream.headers, stream.admission = headers, self._admission
         try:
             name, method = self._method(request)
@@ -241,6 +263,7 @@ class WebDoor:
             with contextlib.ExitStack() as held:
                 if stream.client is not None:
                     held.enter_context(self.door.call(peer, stream.client))
+                    held.enter_context(self._slots.take(stream.client))
                     held.enter_context(self._station.slots.take(stream.client))
                 await method(stream.client or _STRANGER, stream)
         except Error as failure:
