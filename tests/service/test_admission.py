@@ -379,3 +379,14 @@ def test_the_command_makes_a_key_its_entry_and_tokens_that_servers_take(
         with pytest.raises(SystemExit) as ended:
             main([*key, *bad])
         assert ended.value.code == 2
+
+
+def test_a_new_key_is_not_overwritten_by_its_public_half(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = ["admit", "--key", str(tmp_path / "issuer.pub"), "--issuer", "cli.example"]
+    with pytest.raises(SystemExit) as ended:
+        main([*key, "--new", "5000-5999"])
+    assert ended.value.code == 2
+    assert "use issuer.key" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]

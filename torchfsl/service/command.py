@@ -282,6 +282,8 @@ def _admit(options: argparse.Namespace) -> int:
     if options.new is not None:
         first, last = _two_numbers("--new", options.new)
         check_name(options.issuer)
+        if options.key.suffix == ".pub":
+            raise ParameterError(f"{options.key}: .pub is for the public half, use issuer.key")
         try:
             os.close(os.open(options.key, os.O_CREAT | os.O_EXCL, 0o600))  # follows no link
         except FileExistsError:
