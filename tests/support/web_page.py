@@ -55,10 +55,22 @@ def built_package() -> Path:
             done = _npm("ci", "--no-audit", "--no-fund")
             if done.returncode:
                 pytest.skip("npm ci cannot install TypeScript: is there a network?")
-        done = _npm("run", "build")
-        assert done.returncode == 0, done.stdout + done.stderr
+        stamp = BUILT / "stamp"
+        newest = max(path.stat().st_mtime for path in SOURCES.rglob("*") if path.is_file())
+        if not stamp.exists() or stamp.stat().st_mtime < newest:
+            for script in ("build", "example"):
+                done = _npm("run", script)
+                assert done.returncode == 0, done.stdout + done.stderr
+            stamp.touch()
         shutil.copy(wasm("core.wasm"), BUILT / "dist" / "core.wasm")
     return BUILT
+
+
+def chromium(profile: Path) -> list[str]:
+    """The command for a page without a window, which lets any certificate pass."""
+    return ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
+            "--ignore-certificate-errors", "--remote-debugging-port=0", "--enable-logging=stderr",
+            f"--user-data-dir={profile}"]  # fmt: skip
 
 
 def _npm(*words: str) -> subprocess.CompletedProcess[str]:
@@ -114,7 +126,8 @@ class Page:
 
     def set_job(self, pair: PagePair, rounds: int, **changes: Any) -> None:
         """What the client is to do: so many rounds."""
-        self.pair, updates = pair, {n: pair.update_of(n) for n in range(1, 9)}
+        self.pair, self._events = pair, queue.Queue()
+        updates = {n: pair.update_of(n) for n in range(1, 9)}
         self.job = {
             "urls": [f"https://127.0.0.1:{port}" for port in pair.web_ports],
             "policy": {"minClients": 1, "keys": pair.plan.server_keys},
@@ -133,11 +146,7 @@ class Page:
         assert self.pair is not None
         log = (self._folder / "client.log").open("ab")
         if self._is_page:
-            command = [
-                "chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
-                "--ignore-certificate-errors", "--remote-debugging-port=0",
-                f"--user-data-dir={self._folder}/profile", f"{self.origin}/page.html",
-            ]  # fmt: skip
+            command = [*chromium(self._folder / "profile"), f"{self.origin}/page.html"]
         else:
             command = ["node", str(DRIVER), self.origin, str(self._folder / "outbox.json")]
         extra = {"NODE_EXTRA_CA_CERTS": str(self.pair.web / "web.pem"), "DIST": str(BUILT / "dist")}

@@ -1,12 +1,18 @@
-"""The package itself: sizes, and what it leaves to whom installs it."""
+"""The package itself: its sizes, what it installs, and its example."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.support.web_page import SOURCES, built_package
+from tests.support.client_core import ROOT
+from tests.support.web_page import SOURCES, built_package, chromium
 
 pytestmark = pytest.mark.slow
 MOST_CORE, MOST_SCRIPT = 300_000, 30_000
@@ -25,3 +31,29 @@ def test_nothing_is_installed_with_the_package() -> None:
     lock = json.loads((SOURCES / "package-lock.json").read_text())["packages"]
     assert [name for name, one in lock.items() if name and not one.get("dev")] == []
     assert all("integrity" in one for name, one in lock.items() if name)
+
+
+def test_the_example_takes_part_in_a_page(tmp_path: Path) -> None:
+    if not shutil.which("chromium"):
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    pytest.importorskip("h11")
+    package = built_package()
+    assert (SOURCES / "examples" / "two-tower" / "main.ts").read_text().count("\n") <= 120
+    log, pipe = tmp_path / "chromium.log", subprocess.PIPE
+    command = [sys.executable, "-u", "examples/web_page.py", "--package", package, "--port", "0",
+               "--rounds", "2"]  # fmt: skip
+    with (
+        log.open("w") as said,
+        subprocess.Popen(command, cwd=ROOT, stdout=pipe, text=True) as servers,
+    ):
+        assert servers.stdout is not None
+        servers.stdout.readline()
+        address = servers.stdout.readline().strip()
+        browser = subprocess.Popen([*chromium(tmp_path / "profile"), address], stderr=said)
+        try:
+            rounds = [servers.stdout.readline() for _ in range(2)]
+        finally:
+            browser.kill(), browser.wait(), servers.send_signal(signal.SIGINT)
+    assert [line.split("  ")[:2] for line in rounds] == [
+        ["round 0", "3 clients"], ["round 1", "3 clients"]
+    ], (rounds, log.read_text())  # fmt: skip

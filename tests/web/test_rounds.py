@@ -101,7 +101,7 @@ def test_no_report_is_lost_or_doubled_by_a_reload_and_a_restart(page: Page, pair
 
 @pytest.mark.parametrize(
     ("wrong", "code"),
-    [("training", None), ("rows", "out-of-range"), ("values", "out-of-range")],
+    [("training", None), ("rows", "row-out-of-range"), ("values", "value-too-large")],
 )
 def test_after_an_error_a_report_leaves_that_adds_nothing(
     shared: tuple[Page, PagePair], wrong: str, code: str | None
