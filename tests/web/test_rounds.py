@@ -124,6 +124,22 @@ def test_after_an_error_a_report_leaves_that_adds_nothing(
     assert_opens(pair, [])
 
 
+def test_after_an_altered_model_nothing_leaves(shared: tuple[Page, PagePair]) -> None:
+    node, pair = shared
+    number = pair.open()
+    node.set_job(pair, rounds=1, alters=number)
+    node.start()
+    node.next("connected")
+    error = node.next("error")
+    assert error.get("code") == "models-differ", error
+    assert uploaded(error["calls"]) == []
+    node.next("end")
+    made = pair.take_part((2, 3))
+    opened = pair.close()
+    assert opened.clients == (2, 3)
+    assert_sums(pair.plan, opened, made)
+
+
 def uploaded(calls: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
     """Trees and reports, as each was sent first."""
     sent = [(one["name"], one["party"], one["size"]) for one in calls]

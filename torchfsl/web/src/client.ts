@@ -4,7 +4,7 @@ import {
   type Core, type CorePlan, type CoreRound, type Part, type Reals, type Rows, type Step,
   DONE, SEND, TRAIN,
 } from "./core.js";
-import { TorchfslError, isPassing } from "./errors.js";
+import { TorchfslError, isFinal } from "./errors.js";
 import { type Entry, type Outbox, type Sent, memoryOutbox, pageOutbox } from "./outbox.js";
 import { type Policy, checkPlan, checkPolicy } from "./policy.js";
 import { type TokenSource, Server, Signer, both, sleep } from "./server.js";
@@ -110,13 +110,13 @@ export class Connection {
    * that is now at both servers; a round that has closed went on without it.
    */
   async resume(): Promise<boolean> {
-    const { report } = await this.change((entry) => entry);
-    if (!report) return false;
+    const entry = await this.change((found) => found);
+    if (!entry.report) return false;
     try {
-      await this.deliver(report);
+      await this.deliver(entry);
       return true;
     } catch (error) {
-      if (error instanceof TorchfslError && [409, 412].includes(error.status)) return false;
+      if (isFinal(error)) return false;
       throw error;
     }
   }
@@ -143,8 +143,8 @@ export class Connection {
 
   /** @internal Store a report, and send it. */
   async report(number: number, report: Sent[]): Promise<void> {
-    await this.change((entry) => ({ ...entry, report, sent: [...entry.sent, number] }));
-    await this.deliver(report);
+    const sent = (entry: Entry) => [...entry.sent, number];
+    await this.deliver(await this.change((entry) => ({ ...entry, report, sent: sent(entry) })));
   }
 
   /** @internal */
@@ -152,21 +152,22 @@ export class Connection {
     return this.servers[party]!.call(name, body, limit);
   }
 
-  private async deliver(report: Sent[]): Promise<void> {
+  /** Send the report of an entry; it is kept where the same bytes may still arrive later. */
+  private async deliver({ report = [], sent: { length } }: Entry): Promise<void> {
+    let refusal: unknown;
     try {
       for (const name of ["Retrieve", "Submit"] as const) {
         const sent = report.filter((one) => one.method === name);
         await both(sent.map((one) => this.call(one.party, name, one.body, PLAN_BYTES)));
       }
     } catch (error) {
-      if (!isPassing(error)) await this.clear(); // refused for good
-      throw error;
+      if (!isFinal(error)) throw error;
+      refusal = error;
     }
-    await this.clear();
-  }
-
-  private async clear(): Promise<void> {
-    await this.change(({ report: _, ...entry }) => entry);
+    const without = ({ report: _, ...entry }: Entry) => entry;
+    // Another page may have stored the report of a later round meanwhile.
+    await this.change((entry) => (entry.sent.length === length ? without(entry) : entry));
+    if (refusal) throw refusal;
   }
 
   private change(edit: (entry: Entry) => Entry): Promise<Entry> {
@@ -198,8 +199,9 @@ export class Connection {
       }
       const number = infos[0]!.round;
       const isOpen = infos.every((one) => one.open && one.round === number);
-      if (!isOpen || number <= this.seen) continue;
+      if (!isOpen || !Number.isSafeInteger(number) || number <= this.seen) continue;
       this.seen = number;
+      await this.resume(); // what another page of this client has left
       const entry = await this.change((found) => found);
       if (entry.sent.length >= most) return -1;
       if (number > entry.last && this.mayReport(entry, number)) return number;

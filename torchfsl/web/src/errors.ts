@@ -23,3 +23,9 @@ export function isPassing(error: unknown): boolean {
     (error.code === "not-ready" || error.status === 429 || error.status >= 500)
   );
 }
+
+/** A server has refused these bytes for good. */
+export function isFinal(error: unknown): boolean {
+  const status = error instanceof TorchfslError ? error.status : 0;
+  return status >= 400 && status !== 401 && !isPassing(error);
+}
