@@ -143,7 +143,7 @@ def test_after_an_altered_model_nothing_leaves(shared: tuple[Page, PagePair]) ->
 def uploaded(calls: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
     """Trees and reports, as each was sent first."""
     sent = [(one["name"], one["party"], one["size"]) for one in calls]
-    return sorted(set(one for one in sent if one[0] in ("Retrieve", "Submit")))
+    return sorted({one for one in sent if one[0] in ("Retrieve", "Submit")})
 
 
 def uploads(pair: PagePair) -> list[tuple[str, int, int]]:
