@@ -42,7 +42,8 @@ class TwoTower(nn.Module):
 
     def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
         """Logits, float [B]."""
-        return (self.user_tower(self.users(users)) * self.item_tower(self.items(items))).sum(-1)
+        user, item = self.user_tower(self.users(users)), self.item_tower(self.items(items))
+        return torch.linalg.vecdot(user, item)
 
 
 def neighbour(urls: list[str], tls: Path, number: int) -> None:

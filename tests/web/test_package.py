@@ -40,8 +40,8 @@ def test_the_example_takes_part_in_a_page(tmp_path: Path) -> None:
     package = built_package()
     assert (SOURCES / "examples" / "two-tower" / "main.ts").read_text().count("\n") <= 120
     log, pipe = tmp_path / "chromium.log", subprocess.PIPE
-    command = [sys.executable, "-u", "examples/web_page.py", "--package", package, "--port", "0",
-               "--rounds", "2"]  # fmt: skip
+    command = [sys.executable, "-u", "examples/web_page.py", "--package", str(package),
+               "--port", "0", "--rounds", "2"]  # fmt: skip
     with (
         log.open("w") as said,
         subprocess.Popen(command, cwd=ROOT, stdout=pipe, text=True) as servers,
@@ -53,7 +53,9 @@ def test_the_example_takes_part_in_a_page(tmp_path: Path) -> None:
         try:
             rounds = [servers.stdout.readline() for _ in range(2)]
         finally:
-            browser.kill(), browser.wait(), servers.send_signal(signal.SIGINT)
+            browser.kill()
+            browser.wait()
+            servers.send_signal(signal.SIGINT)
     assert [line.split("  ")[:2] for line in rounds] == [
         ["round 0", "3 clients"], ["round 1", "3 clients"]
     ], (rounds, log.read_text())  # fmt: skip

@@ -18,7 +18,7 @@ export interface Settings {
   core: Core;
   token: TokenSource;
   policy: Policy;
-  /** Where a report waits until both servers have it. In IndexedDB by default, where there is one. */
+  /** Where a report waits until both servers have it. Default: IndexedDB, or memory without it. */
   outbox?: Outbox;
   /** How long a call is tried again, in seconds. Default: 300. */
   retrySeconds?: number;
@@ -194,7 +194,7 @@ export class Connection {
       for (const { halted, plan_digest: digest } of infos) {
         if (halted) throw new TorchfslError("server-halted", `a server has halted: ${halted}`);
         if (digest !== this.plan.digest) {
-          throw new TorchfslError("another-plan", "the servers have another task now: connect again");
+          throw new TorchfslError("another-plan", "the servers have another task: connect again");
         }
       }
       const number = infos[0]!.round;
@@ -315,7 +315,7 @@ export class Round {
     }
   }
 
-  /** Messages leave once they are there for both servers; trees with the first question for rows. */
+  /** Messages leave once both servers' are there; trees with the first question for rows. */
   private async keep({ party, message, data: body }: Step): Promise<void> {
     if (message === TREES || message === TREES_COMMIT) {
       this.trees.push({ party, method: "Retrieve", body });

@@ -33,6 +33,9 @@ export interface Segment {
   readonly tau: number;
   /** Most positions of a client. */
   readonly k_max: number;
+  readonly num_bins: number;
+  readonly theta: number;
+  readonly stash: number;
   readonly check_bytes: number;
   readonly tag_bytes: number;
   readonly tensors: readonly TensorSpec[];
@@ -212,8 +215,6 @@ export class CorePlan {
   readonly fields: PlanFields;
   /** Hexadecimal SHA-256 of its text. */
   readonly digest: string;
-  /** Of all messages that a client sends in a round. */
-  readonly uploadBytes: number;
 
   constructor(
     readonly core: Core,
@@ -221,10 +222,10 @@ export class CorePlan {
     readonly text: string,
   ) {
     this.fields = JSON.parse(text) as PlanFields;
-    [this.digest, this.uploadBytes] = core.scoped((scope) => {
+    this.digest = core.scoped((scope) => {
       const at = scope.put(new Uint32Array(PLAN_FIELDS_BYTES / 4).fill(PLAN_FIELDS_BYTES, 0, 1));
       check(core.functions.tfsl_plan_info(handle, at));
-      return [hex(core.bytes(at + 136, 32)), core.word(at + 88) + core.word(at + 92) * 2 ** 32];
+      return hex(core.bytes(at + 136, 32));
     });
   }
 

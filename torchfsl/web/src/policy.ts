@@ -1,4 +1,5 @@
 /** What a client demands of a plan, whatever its owner says: floors, as `torchfsl.ClientPolicy`. */
+import { isWithinBound } from "./bounds.js";
 import { type Bytes, frame, hex, sha256, unhex, utf8 } from "./bytes.js";
 import type { CorePlan } from "./core.js";
 import { TorchfslError } from "./errors.js";
@@ -63,6 +64,8 @@ export async function checkPlan(
     const isTagged = one.check_bytes > 0 && (!one.retrieve || one.tag_bytes > 0);
     demand(policy.verified === false || isTagged, "check_bytes or tag_bytes", 0);
     demand(one.k_max <= (policy.maxK || Infinity), "k_max", one.k_max);
+    const fits = !one.num_bins || isWithinBound(one.m, one.k_max, one.theta, one.stash);
+    demand(fits || !!plans?.length, "num_bins", `${one.num_bins}, too few for k_max`);
   }
   const noise = multiplier(plan);
   demand(noise >= noiseMultiplier, "noise over sensitivity", noise);

@@ -90,7 +90,7 @@ export class Server {
     }
   }
 
-  /** Call until it is answered or refused, or the time is over. `limit`: most bytes of an answer. */
+  /** Call until it is answered or refused, or time is over. `limit`: most bytes of an answer. */
   async call(name: string, body: Bytes, limit: number): Promise<Bytes> {
     const deadline = performance.now() + this.retryMs;
     let [pause, signatures, isRenewed] = [FIRST_PAUSE_MS, 0, false];
