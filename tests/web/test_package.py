@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.client_core import ROOT
 from tests.support.web_page import SOURCES, built_package, chromium
+from torchfsl.errors import CODES
 
 pytestmark = pytest.mark.slow
 MOST_CORE, MOST_SCRIPT = 300_000, 30_000
@@ -59,3 +61,10 @@ def test_the_example_takes_part_in_a_page(tmp_path: Path) -> None:
     assert [line.split("  ")[:2] for line in rounds] == [
         ["round 0", "3 clients"], ["round 1", "3 clients"]
     ], (rounds, log.read_text())  # fmt: skip
+
+
+def test_codes_of_errors_are_registered() -> None:
+    text = " ".join(path.read_text() for path in (SOURCES / "src").glob("*.ts"))
+    codes = set(re.findall(r'Error\(\s*"([a-z-]+)"', text))
+    assert len(codes) > 10
+    assert codes <= set(CODES)

@@ -21,9 +21,11 @@ from torchfsl.fsl.plan.plan import Plan
 pytestmark = pytest.mark.slow
 COINS = (bytes(range(32)), bytes(range(1, 33)))
 KEYS = ("11" * 32, "22" * 32)
-NAMES = {"verified": "verified", "sealed": "sealed", "joint_coin": "jointCoin", "max_k": "maxK",
-         "min_clients": "minClients", "min_contributors": "minContributors", "lanes": "lanes",
-         "noise_multiplier": "noiseMultiplier", "max_rounds": "maxRounds", "plans": "plans"}  # fmt: skip
+NAMES = {
+    "verified": "verified", "sealed": "sealed", "joint_coin": "jointCoin", "max_k": "maxK",
+    "min_clients": "minClients", "min_contributors": "minContributors", "lanes": "lanes",
+    "noise_multiplier": "noiseMultiplier", "max_rounds": "maxRounds", "plans": "plans",
+}  # fmt: skip
 SCRIPT = """
 import { readFileSync } from "node:fs";
 const [dist] = process.argv.slice(1);

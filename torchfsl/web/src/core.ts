@@ -103,7 +103,7 @@ class Scope {
 
   room(size: number): number {
     const at = this.core.functions.malloc(size || 1);
-    if (!at) throw new TorchfslError("internal", "the core has no memory left: reload the page");
+    if (!at) throw new TorchfslError("error", "the core has no memory left: reload the page");
     this.held.push([at, size]);
     this.core.bytes(at, size).fill(0);
     return at;
@@ -192,7 +192,7 @@ export async function loadCore(
       return 0;
     },
     proc_exit: (status) => {
-      throw new TorchfslError("internal", `the core has stopped with ${status}: reload the page`);
+      throw new TorchfslError("error", `the core has stopped with ${status}: reload the page`);
     },
   };
   const module = await WebAssembly.compile(data);
@@ -355,7 +355,7 @@ function check(status: number): void {
 /** What the core said, `code: text`. */
 function failure(status: number, said: string): TorchfslError {
   const [code, ...text] = said.split(": ");
-  return new TorchfslError(code || "internal", text.join(": ") || `the core's status is ${status}`);
+  return new TorchfslError(code || "error", text.join(": ") || `the core's status is ${status}`);
 }
 
 /** Row ids; one that is no whole number becomes -1, which the core refuses with a dummy report. */
