@@ -7,6 +7,7 @@ it has done, so that one script, `tests/web/driver.mjs`, serves both.
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import queue
@@ -41,20 +42,23 @@ main(location.origin);
 </script>"""
 
 
-def built_package() -> Path:
-    """The package, compiled outside the sources; skips where a tool is missing."""
+def built_package(*, core: bool = True) -> Path:
+    """The package, compiled outside the sources; skips where a tool is missing.
+
+    Args:
+        core: with `core.wasm`.
+    """
     for tool, package in (("node", "nodejs"), ("npm", "npm")):
         if not shutil.which(tool):
             pytest.skip(f"{tool} is not installed: apt-get install {package}")
+    built = wasm("core.wasm") if core else None
     BUILT.mkdir(parents=True, exist_ok=True)
     with (BUILT.parent / "web.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         leave = shutil.ignore_patterns("node_modules", "dist")
         shutil.copytree(SOURCES, BUILT, dirs_exist_ok=True, ignore=leave)
-        if not (BUILT / "node_modules" / "typescript").exists():
-            done = _npm("ci", "--no-audit", "--no-fund")
-            if done.returncode:
-                pytest.skip("npm ci cannot install TypeScript: is there a network?")
+        if not _has_compiler():
+            pytest.skip("npm ci cannot install TypeScript: is there a network?")
         stamp = BUILT / "stamp"
         newest = max(path.stat().st_mtime for path in SOURCES.rglob("*") if path.is_file())
         if not stamp.exists() or stamp.stat().st_mtime < newest:
@@ -62,8 +66,16 @@ def built_package() -> Path:
                 done = _npm("run", script)
                 assert done.returncode == 0, done.stdout + done.stderr
             stamp.touch()
-        shutil.copy(wasm("core.wasm"), BUILT / "dist" / "core.wasm")
+        if built is not None:
+            shutil.copy(built, BUILT / "dist" / "core.wasm")
     return BUILT
+
+
+@functools.cache
+def _has_compiler() -> bool:
+    if (BUILT / "node_modules" / "typescript").exists():
+        return True
+    return _npm("ci", "--no-audit", "--no-fund", "--fetch-retries=0").returncode == 0
 
 
 def chromium(profile: Path) -> list[str]:
@@ -101,17 +113,17 @@ class Page:
     """One client, over reloads.
 
     Args:
-        pair: with its servers.
         folder: of the outbox or, for Chromium, of the profile.
         is_page: in Chromium, else in node.
-        job: changes to the job, see `driver.mjs`.
 
     Attributes:
+        origin: of its pages.
+        job: what the client is to do, see `driver.mjs`.
         on: by the name of an event, what the test does before the client goes on.
     """
 
     def __init__(self, folder: Path, *, is_page: bool = False) -> None:
-        self._folder, self._is_page = folder, is_page
+        self._folder, self.is_page = folder, is_page
         if is_page and not shutil.which("chromium"):
             pytest.skip("chromium is not installed: apt-get install chromium")
         self._package = built_package()
@@ -145,7 +157,7 @@ class Page:
         """Start the process; a page that is reloaded goes on by itself."""
         assert self.pair is not None
         log = (self._folder / "client.log").open("ab")
-        if self._is_page:
+        if self.is_page:
             command = [*chromium(self._folder / "profile"), f"{self.origin}/page.html"]
         else:
             command = ["node", str(DRIVER), self.origin, str(self._folder / "outbox.json")]

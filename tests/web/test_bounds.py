@@ -25,7 +25,7 @@ def test_the_script_is_the_generators() -> None:
 
 @pytest.mark.slow
 def test_layouts_are_within_the_bound_as_in_python() -> None:
-    built = built_package() / "dist" / "bounds.js"
+    built = built_package(core=False) / "dist" / "bounds.js"
     layouts, theta = [(10, 9, 3, 0), (10, 2, 9, 2)], ALWAYS_SAFE_THETA + 1
     for stash in range(4):
         most = web_bounds.LARGEST[min(stash, 1)]

@@ -81,7 +81,7 @@ def test_no_report_is_lost_or_doubled_by_a_reload_and_a_restart(page: Page, pair
 
     pair.open()
     assert page.next("training")["round"] == 2
-    if not page._is_page:
+    if not page.is_page:
         assert page.process is not None
         assert page.process.wait(60) == 3
         page.start()
