@@ -1,0 +1,73 @@
+"""The package itself: its sizes, what it installs, and its example."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.client_core import ROOT
+from tests.support.web_page import SOURCES, built_package, chromium
+from torchfsl.errors import CODES
+
+pytestmark = pytest.mark.slow
+MOST_CORE, MOST_SCRIPT = 300_000, 30_000
+
+
+def test_the_core_is_small() -> None:
+    assert (built_package() / "dist" / "core.wasm").stat().st_size <= MOST_CORE
+
+
+def test_the_scripts_are_small() -> None:
+    built = built_package(core=False) / "dist"
+    assert 0 < sum(path.stat().st_size for path in built.glob("*.js")) <= MOST_SCRIPT
+    assert (built / "index.d.ts").exists()
+
+
+def test_nothing_is_installed_with_the_package() -> None:
+    told = json.loads((SOURCES / "package.json").read_text())
+    assert "dependencies" not in told
+    lock = json.loads((SOURCES / "package-lock.json").read_text())["packages"]
+    assert [name for name, one in lock.items() if name and not one.get("dev")] == []
+    assert all("integrity" in one for name, one in lock.items() if name)
+
+
+def test_the_example_takes_part_in_a_page(tmp_path: Path) -> None:
+    if not shutil.which("chromium"):
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    pytest.importorskip("h11")
+    package = built_package()
+    assert (SOURCES / "examples" / "two-tower" / "main.ts").read_text().count("\n") <= 120
+    log, pipe = tmp_path / "chromium.log", subprocess.PIPE
+    command = [sys.executable, "-u", "examples/web_page.py", "--package", str(package),
+               "--port", "0", "--rounds", "2"]  # fmt: skip
+    with (
+        log.open("w") as said,
+        subprocess.Popen(command, cwd=ROOT, stdout=pipe, text=True) as servers,
+    ):
+        assert servers.stdout is not None
+        servers.stdout.readline()
+        address = servers.stdout.readline().strip()
+        browser = subprocess.Popen([*chromium(tmp_path / "profile"), address], stderr=said)
+        try:
+            rounds = [servers.stdout.readline() for _ in range(2)]
+        finally:
+            browser.kill()
+            browser.wait()
+            servers.send_signal(signal.SIGINT)
+    assert [line.split("  ")[:2] for line in rounds] == [
+        ["round 0", "3 clients"], ["round 1", "3 clients"]
+    ], (rounds, log.read_text())  # fmt: skip
+
+
+def test_codes_of_errors_are_registered() -> None:
+    text = " ".join(path.read_text() for path in (SOURCES / "src").glob("*.ts"))
+    codes = set(re.findall(r'Error\(\s*"([a-z-]+)"', text))
+    assert len(codes) > 10
+    assert codes <= set(CODES)
