@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from torchfsl.fsl.server.audited import AuditedRound
 from torchfsl.fsl.server.evaluation import LocalEvaluator
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.server import Server
+from torchfsl.service.auditor import Replayer
+from torchfsl.service.state.noise_ring import NoiseRing
 from torchfsl.submodel.correlated_noise import NO_ROUND, CorrelatedNoise
 
 TAPS = {"noise_taps": (16, 8, 6), "min_separation": 3, "max_rounds": 50}
@@ -318,3 +321,33 @@ def test_an_auditor_refuses_a_noise_index_below_that_of_a_round_before() -> None
                 judges[LIAR].replay(shown)
         for server in servers:
             server.abandon_round()
+
+
+def test_evidence_has_the_noise_that_counted_in_the_replay_and_no_other(tmp_path: Path) -> None:
+    """Server 1 has left out round 3 in a round that never opened, and goes back before it lies."""
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    liar, judge = servers[LIAR], judges[LIAR]
+    ring, stored = NoiseRing(tmp_path, PLAN), b"{}"
+    ring.attach(noise_of(judge), stored)
+    for number in (1, 2, 3):
+        opened(servers, judges, number)
+        stored = ring.keep(noise_of(judge), number - 1)
+    noise_of(liar).forget(2)
+    ready(servers, judges, 4)
+    assert judge.replay(shown_by(liar)).step == ""
+    for server in servers:
+        server.abandon_round()
+    liar.rounds_opened, servers[0].peer_noise = 1, 0  # of servers 0 that it makes up
+    liar._evaluator = LocalEvaluator(PLAN, LIAR, lambda _, n: np.zeros(n, np.int64), lambda: None)
+    ready(servers, judges, 5)
+    shown, offered = shown_by(liar), judge.offer()
+    found = judge.replay(shown)
+    assert found.step == "share"
+    for word in (ring.word(noise_of(judge)), stored):
+        replayer = Replayer(PLAN, LIAR)
+        NoiseRing(tmp_path, PLAN, "c").attach(noise_of(replayer), word)
+        if word != stored:
+            assert replayer.replay(shown, offered) == found
+        else:  # with what lies on the disk it would be no evidence
+            with raises(ProtocolError, code="noise-index-used"):
+                replayer.replay(shown, offered)

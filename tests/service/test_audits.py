@@ -311,7 +311,7 @@ def test_an_auditor_keeps_no_noise_of_a_round_whose_pass_the_other_server_refuse
         wait_until(lambda: pair.owner.links.info(0)["state"] == StoredState.AUDITING)
         judge._tell = lambda: None  # type: ignore[method-assign]
         judge.look()
-        del judge._tell  # type: ignore[method-assign]
+        del judge._tell
         pair.owner.abandon_round(pair.number, "server 1 has no part in it")
         closing.join()
         judge.look()
