@@ -66,7 +66,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "no-room": "the disk is too small for the files of a task",
         "no-sessions": "the plan does not reuse keys",
         "no-task": "the server has no task",
-        "noise-index-used": "a server states the index of noise that has been opened",
+        "noise-index-used": "a server states a noise index again, or a lower one",
         "noise-without-bound": "noise needs a norm bound",
         "nonce-expired": "the request is signed for an old nonce or for none",
         "norm-too-large": "the update exceeds the norm bound",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from torchfsl.fsl.server.audited import AuditedRound
 from torchfsl.fsl.server.evaluation import LocalEvaluator
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.server import Server
+from torchfsl.service.auditor import Replayer
+from torchfsl.service.state.noise_ring import NoiseRing
 from torchfsl.submodel.correlated_noise import NO_ROUND, CorrelatedNoise
 
 TAPS = {"noise_taps": (16, 8, 6), "min_separation": 3, "max_rounds": 50}
@@ -115,7 +118,7 @@ def test_every_lie_about_correlated_noise_is_named(how: str) -> None:
     found = judges[LIAR].replay(shown_by(liar))
     assert found.step == ("share" if how else "")
     assert ("left out its noise" in found.why) is (how == "no noise")
-    assert (4 in (judges[LIAR].offer() or ())) is not bool(how)
+    assert 4 not in (judges[LIAR].offer() or ())
 
 
 def test_noise_of_a_round_that_is_stated_in_the_place_of_another_is_named() -> None:
@@ -279,3 +282,72 @@ def chosen_anew(
     noise._lags = [lag for lag in noise._held_lags(index) if past[lag - 1] != NO_ROUND]
     noise.index, noise._place = index, 0
     noise.held[index % 3], noise.rounds[index % 3] = index, number
+
+
+def test_noise_of_rounds_that_a_server_makes_up_alone_does_not_count() -> None:
+    """Server 1 speaks for both servers until it likes its noise, and shows its auditor that."""
+    tries: list[tuple[int, bytes, CorrelatedNoise]] = []
+    for _ in range(6):
+        alone = audited_servers(PLAN)  # server 0 is not there, and signs nothing
+        report(alone, 1)
+        until_verified(alone)
+        shown, noise = shown_by(alone[LIAR]), noise_of(alone[LIAR])
+        tries.append((int(noise.slots[0].sum()), shown, noise))
+    _, shown, liked = max(tries, key=lambda one: one[0])
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    assert judges[LIAR].replay(shown).step == ""
+    assert judges[LIAR].offer() == ()
+    noise = noise_of(servers[LIAR])
+    noise.slots[:], noise.held, noise.rounds = liked.slots, liked.held, liked.rounds
+    servers[LIAR].rounds_opened = 1
+    opened(servers, judges, 2)
+    assert noise._lags == []  # nothing of the made-up round is in what opened
+
+
+def test_an_auditor_refuses_a_noise_index_below_that_of_a_round_before() -> None:
+    """Server 1 goes back over rounds that server 0 revealed and did not open."""
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1, 2)
+    servers[LIAR].rounds_opened = 5
+    for number, index in ((3, 5), (4, 4)):
+        servers[LIAR].rounds_opened = index
+        ready(servers, judges, number)
+        shown = shown_by(servers[LIAR])
+        if index == 5:
+            assert judges[LIAR].replay(shown).step == ""
+            assert judges[LIAR].keep(number)
+        else:
+            with raises(ProtocolError, code="noise-index-used"):
+                judges[LIAR].replay(shown)
+        for server in servers:
+            server.abandon_round()
+
+
+def test_evidence_has_the_noise_that_counted_in_the_replay_and_no_other(tmp_path: Path) -> None:
+    """Server 1 has left out round 3 in a round that never opened, and goes back before it lies."""
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    liar, judge = servers[LIAR], judges[LIAR]
+    ring, stored = NoiseRing(tmp_path, PLAN), b"{}"
+    ring.attach(noise_of(judge), stored)
+    for number in (1, 2, 3):
+        opened(servers, judges, number)
+        stored = ring.keep(noise_of(judge), number - 1)
+    noise_of(liar).forget(2)
+    ready(servers, judges, 4)
+    assert judge.replay(shown_by(liar)).step == ""
+    for server in servers:
+        server.abandon_round()
+    liar.rounds_opened, servers[0].peer_noise = 1, 0  # of servers 0 that it makes up
+    liar._evaluator = LocalEvaluator(PLAN, LIAR, lambda _, n: np.zeros(n, np.int64), lambda: None)
+    ready(servers, judges, 5)
+    shown, offered = shown_by(liar), judge.offer()
+    found = judge.replay(shown)
+    assert found.step == "share"
+    for word in (ring.word(noise_of(judge)), stored):
+        replayer = Replayer(PLAN, LIAR)
+        NoiseRing(tmp_path, PLAN, "c").attach(noise_of(replayer), word)
+        if word != stored:
+            assert replayer.replay(shown, offered) == found
+        else:  # with what lies on the disk it would be no evidence
+            with raises(ProtocolError, code="noise-index-used"):
+                replayer.replay(shown, offered)

@@ -69,6 +69,7 @@ class AuditedDuo(Duo):
             data = node.storage.audits.path(number).read_bytes()
             key = KEY.raw + pack_rounds(node.storage.audits.offered)
             passes.append(judge.sign(judged(judge, number, key, data)))
+            judge.keep(number)
         for party in (0, 1):
             self.event()
             self.nodes[party].take_pass(number, passes[1 - party])
@@ -235,6 +236,20 @@ def test_without_a_key_or_a_pass_no_step_is_taken(authorities: Authorities, tmp_
     assert duo.nodes[1].storage.rounds_opened == 1
     record = duo.nodes[1].storage.audits.record(duo.plan, 1)
     assert set(record) == {"record", "said", "share_commit", "audit_pass"}
+
+
+def test_the_pass_of_a_round_that_was_applied_may_come_again_and_no_other_may(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    """An auditor keeps noise of a round whose pass was taken: that is one of this very record."""
+    duo = AuditedDuo(tmp_path, authorities, PLAN)
+    duo.go(1)
+    duo.go(2)
+    node = duo.nodes[1]
+    passed = bytes.fromhex(node.storage.audits.record(duo.plan, 1)["audit_pass"])
+    node.take_pass(1, passed)
+    with raises(ProtocolError, code="wrong-step"):
+        node.take_pass(1, passed[:-1] + bytes([passed[-1] ^ 1]))
 
 
 def test_a_key_is_overwritten_before_its_file_goes(tmp_path: Path) -> None:

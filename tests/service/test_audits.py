@@ -251,17 +251,20 @@ def test_auditors_keep_correlated_noise_over_restarts_and_losses_until_the_task_
         pair.start(1)
         with pair.audited_by(0, 1):
             assert pair.round_of(2, 3).clients == (2, 3)
-            assert (held(pair, 0), held(pair, 1)) == ({2}, {1, 2})
+            wait_until(lambda: (held(pair, 0), held(pair, 1)) == ({2}, {1, 2}))
             assert pair.round_of(4, 5).clients == (4, 5)
             wait_until(lambda: not [*pair.folder.glob("auditor?/noise/*")])  # no round is left
         assert not [*pair.folder.glob("auditor?/named/*")]
 
 
-def test_an_auditor_that_dies_between_its_noise_and_its_verdict_replays_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["verdicts", "noise"])
+def test_an_auditor_that_dies_before_its_verdict_or_after_its_pass_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
+    """Noise counts once server 1 has taken the pass; where it dies then, it counts as 0."""
+
     def dies(path: Path, content: bytes) -> None:
-        if path.parent == pair.folder / "auditor0" / "verdicts":
+        if path.parent == pair.folder / "auditor0" / step:
             raise OSError(errno.EIO, "the disk fails")
         write_whole(path, content)
 
@@ -277,12 +280,46 @@ def test_an_auditor_that_dies_between_its_noise_and_its_verdict_replays_again(
                 patch.setattr("torchfsl.service.auditor.write_whole", dies)
                 with pytest.raises(OSError, match="the disk fails"):
                     dying.run(lambda: True, 0.05)
-            assert held(pair, 0) == {1, 2}
-            assert len(verdicts(pair, 0)) == 1
+            assert held(pair, 0) == {1}
+            assert len(verdicts(pair, 0)) == 1 + (step == "noise")
             again.look()
             closing.join()
         assert pair.owner.links.info(0)["state"] == StoredState.APPLIED
         assert len(verdicts(pair, 0)) == 2
+        assert held(pair, 0) == ({1, 2} if step == "verdicts" else {1})
+        with pair.audited_by(0):
+            assert pair.round_of(4, 5).clients == (4, 5)
+
+
+def test_an_auditor_keeps_no_noise_of_a_round_whose_pass_the_other_server_refuses(
+    tmp_path: Path,
+) -> None:
+    """Else its server could make up rounds: the other one's messages in a record are not signed."""
+    with with_correlated_noise(tmp_path) as pair, contextlib.closing(pair.auditor(0)) as judge:
+        pair.open()
+        judge.look()
+        with contextlib.closing(pair.auditor(1)) as other:
+            other.look()
+        pair.report(2, 3)
+
+        def closes() -> None:
+            with pytest.raises(ProtocolError, match="no part in it"):
+                pair.close()
+
+        closing = threading.Thread(target=closes)
+        closing.start()
+        wait_until(lambda: pair.owner.links.info(0)["state"] == StoredState.AUDITING)
+        judge._tell = lambda: None  # type: ignore[method-assign]
+        judge.look()
+        del judge._tell
+        pair.owner.abandon_round(pair.number, "server 1 has no part in it")
+        closing.join()
+        judge.look()
+        verdict = json.loads(verdicts(pair, 0)[1].read_bytes())
+        assert (verdict["told"], "message" in verdict) == (True, True)
+        assert held(pair, 0) == {1}
+        assert judge._auditor is not None
+        assert judge._auditor.offer() == (1,)
 
 
 @pytest.mark.parametrize("plan", [PLAN, BAND], ids=["plain", "correlated"])

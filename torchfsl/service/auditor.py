@@ -4,8 +4,9 @@ It calls both servers and opens no port. For each round it signs a fresh key for
 which the transcript is sealed; it destroys the key with its verdict, so that no later theft opens
 the transcript. Only where it names a server it keeps key and transcript: that is the evidence.
 
-Where noise is correlated over rounds it keeps what its server added in the rounds that it passed,
-in a ring file as its server does. With a key it says the rounds that it holds, and no others count.
+Where noise is correlated over rounds it keeps what its server added in rounds that it passed and
+whose pass the other server has taken, in a ring file as its server does. With a key it says the
+rounds that it holds, and no others count.
 """
 
 from __future__ import annotations
@@ -209,11 +210,9 @@ class AuditorProcess:
             level = logging.ERROR if found.step else logging.INFO
             log.log(level, "%s, %.2f s", found, time.perf_counter() - start)
             if found.step:
-                verdict |= {"noise": self._past.show(self.folder / "named")}
+                verdict |= {"noise": self._past.show(self.folder / "named", auditor.noise)}
                 write_whole(self.folder / "named" / f"{self._name(plan, number)}.tfsa", data)
                 write_whole(self.folder / "named" / key.name, key.read_bytes())
-            else:
-                self._past.keep(auditor.noise)
         write_whole(self._verdict(plan, number), json.dumps(verdict).encode())
         destroy(key)
 
@@ -249,7 +248,18 @@ class AuditorProcess:
                     continue  # it has not heard its peer's commitment yet
                 level = logging.ERROR if method == "Named" else logging.WARNING
                 log.log(level, "server %d does not take the verdict: %s", 1 - self.party, error)
+            else:
+                if method == "Passed":
+                    self._keep(path, verdict["round"])
             write_whole(path, json.dumps(verdict | {"told": True}).encode())
+
+    def _keep(self, path: Path, number: int) -> None:
+        """Let the noise of a round count, once the other server has taken the verdict."""
+        auditor = self._auditor
+        if auditor is None or path != self._verdict(auditor.plan, number):
+            return
+        if auditor.keep(number):
+            self._past.keep(auditor.noise)
 
     def _runs_at_other(
         self, path: Path, verdict: Mapping[str, Any], states: Collection[StoredState]
@@ -279,7 +289,7 @@ def room(folder: Path, plan: Plan) -> tuple[int, int]:
 
 
 class _PastNoise:
-    """The noise that a server added in rounds that its auditor passed, on disk."""
+    """The noise that a server added in rounds whose pass the other one took, on disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -301,16 +311,16 @@ class _PastNoise:
             self._ring.attach(noise, self._stored)
 
     def keep(self, noise: CorrelatedNoise | None) -> None:
-        """Sync the noise of a round that is to be passed, then the word on it."""
+        """Sync the noise of a round that counts now, then the word on it."""
         if self._ring is not None and noise is not None:
             write_whole(self._word, self._ring.keep(noise, noise.index))
 
-    def show(self, folder: Path) -> str:
+    def show(self, folder: Path, noise: CorrelatedNoise | None) -> str:
         """Copy the noise on which a lying share builds to the evidence; the word on it."""
-        if self._ring is None:
+        if self._ring is None or noise is None:
             return "{}"
         write_whole(folder / self._ring.path.name, self._ring.slots.tobytes())
-        return self._stored.decode()
+        return self._ring.word(noise).decode()
 
     def end(self, noise: CorrelatedNoise) -> None:
         """Overwrite the noise of a task that opens no more rounds."""

@@ -63,7 +63,7 @@ class Auditor:
         key: signs passes.
 
     Attributes:
-        noise: of a plan with `noise_taps`, what its server added in the rounds replayed here; else
+        noise: of a plan with `noise_taps`, what its server added in the rounds kept here; else
             None. Secret.
 
     Raises:
@@ -104,8 +104,8 @@ class Auditor:
 
         Raises:
             DecodeError: not a transcript, or that of the other server.
-            ProtocolError: its record or the transcript is not signed, or noise of a past round is
-                not held. This names no server.
+            ProtocolError: its record or the transcript is not signed, noise of a past round is not
+                held, or a noise index is lower than before. This names no server.
         """
         shown = transcript.decode(self.plan, data, self.party)
         shown.audit.offered = self._offered if offered is None else offered
@@ -113,7 +113,27 @@ class Auditor:
 
     def audit(self, server: Server, commitment: bytes) -> bytes:
         """AUDIT_PASS of a server in this process, once it has committed; raises as `sign`."""
-        return self.sign(self.replay(b"".join(transcript.parts(server, commitment))))
+        message = self.sign(self.replay(b"".join(transcript.parts(server, commitment))))
+        self.keep(server.last_round)
+        return message
+
+    def keep(self, number: int) -> bool:
+        """Let the noise of a round count, once the other server has taken the pass for it.
+
+        A record has the other server's messages without its signature. A server could make up
+        rounds alone until it likes their noise, and that would count in rounds that open.
+
+        Returns:
+            Whether this round was replayed last, so that its noise is here.
+        """
+        noise = self.noise
+        if noise is None or noise.index < 0:
+            return False
+        slot = noise.index % len(noise.held)
+        if noise.rounds[slot] != number:
+            return False
+        noise.held[slot] = noise.index
+        return True
 
     def sign(self, finding: Finding) -> bytes:
         """AUDIT_PASS of a finding without a lie, as server `party` sends it to the other one.
@@ -175,11 +195,9 @@ def _lie(
         if lie := _lie_about_noise(noise, index, past):
             return lie
         noise.begin(index, audit.round_number, past)
-        noise.forget(index)  # it counts once the share is right
+        noise.forget(index)  # until `Auditor.keep`
     share = evaluator.share(list(opening.accepted.values()))
     if opening.commit(share, shown.salt).commitment == shown.said.commitment:
-        if noise is not None:
-            noise.held[index % len(noise.held)] = index
         return "", ""
     return "share", _explained(plan, shown, opening, share)
 
@@ -204,6 +222,12 @@ def _lie_about_reports(
 def _lie_about_noise(
     noise: CorrelatedNoise, index: int, past: tuple[int, ...]
 ) -> tuple[str, str] | None:
+    if index < max(noise.held):  # else noise grows without end, in rounds that go back
+        raise ProtocolError(
+            f"its noise index is {index}, after {max(noise.held)} in a round before: the round "
+            "ends unopened. Ask its operator whether its state is an older copy",
+            code="noise-index-used",
+        )
     held = {r: i for r, i in zip(noise.rounds, noise.held, strict=True) if i >= 0}
     for lag, number in enumerate(past, 1):
         if held.get(number, index - lag) != index - lag:

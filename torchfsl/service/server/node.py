@@ -205,6 +205,8 @@ class Node:
             audit.check_pass(1 - self.party, said.signature, audit.peer_commit.commitment)
             self.transcript.hear(number, Kind.AUDIT_PASS, theirs)
             self.count(number, Kind.AUDIT_PASS)
+        elif self.storage.audits.record(self.plan, number).get("audit_pass") != theirs.hex():
+            raise ProtocolError(f"round {number} has another pass", code="wrong-step")
 
     def halt(self, reason: str) -> None:
         """End the session for good, and a running round unopened."""

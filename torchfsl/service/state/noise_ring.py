@@ -1,9 +1,9 @@
 """Correlated noise of past rounds on disk: a mapped file of slots, and a word on each.
 
 A server writes and syncs a slot before its ledger says that it has committed to a share with that
-noise, and its auditor before it passes the share. After a start a slot counts only if it is the one
-that the word names, index and digest; any other counts as 0, which costs usefulness and no privacy
-(docs/privacy-proofs.md).
+noise, and its auditor once the other server has taken its pass. After a start a slot counts only
+if it is the one that the word names, index and digest; any other counts as 0, which costs
+usefulness and no privacy (docs/privacy-proofs.md).
 """
 
 from __future__ import annotations
@@ -94,8 +94,12 @@ class NoiseRing:
         """Sync the slot of an index; the word from the commitment on."""
         slot = index % len(self.slots)
         self.slots.flush()
-        kept = {s: word for s, word in self._named.items() if noise.held[s] == word[0]}
-        self._named = kept | {slot: (index, self._digest(slot), noise.rounds[slot])}
+        self._named[slot] = index, self._digest(slot), noise.rounds[slot]
+        return self.word(noise)
+
+    def word(self, noise: CorrelatedNoise) -> bytes:
+        """The word on the slots that it named before and that still count."""
+        self._named = {s: word for s, word in self._named.items() if noise.held[s] == word[0]}
         return json.dumps(self._named).encode()
 
     def _read(self, word: bytes) -> dict[int, tuple[int, str, int]]:
