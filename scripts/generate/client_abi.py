@@ -37,7 +37,7 @@ def header() -> str:
 
 
 def fields(body: str) -> Iterator[tuple[str, str, int, int]]:
-    """Name, type, offset and size of each field of a structure, and last the size of all."""
+    """Name, type, offset and size of each field. The last one has the size of the structure."""
     at, widest = 0, 1
     for line in filter(None, (" ".join(one.split()) for one in body.split(";"))):
         kind, names = re.fullmatch(r"((?:const )?\w+\*?) (.+)", line).groups()  # type: ignore[union-attr]

@@ -2,8 +2,8 @@
 
     python -m scripts.generate.web_bounds
 
-The table is that of `torchfsl.fsl.cuckoo.bounds` as differences of one letter each: up to 4,096
-items without a stash, 1,024 with one, 64 with two. Above that a stash counts as one. A test
+The table is that of `torchfsl.fsl.cuckoo.bounds` as differences of one letter each. It has 4,096
+items without a stash, 1,024 with one and 64 with two. Above that a stash counts as one. A test
 compares.
 """
 

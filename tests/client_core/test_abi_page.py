@@ -34,6 +34,11 @@ def test_offsets_are_those_of_the_compiler(tmp_path: Path) -> None:
             lines += [f'_Static_assert(offsetof({of}) == {at}, "{of}");']
             lines += [f'_Static_assert(sizeof((({name}*)0)->{of.split()[1]}) == {size}, "{of}");']
     (tmp_path / "offsets.c").write_text("\n".join(lines) + "\n")
-    command = ["emcc", "-fsyntax-only", f"-I{client_abi.HEADER.parent}", tmp_path / "offsets.c"]
+    command = [
+        "emcc",
+        "-fsyntax-only",
+        f"-I{client_abi.HEADER.parent}",
+        str(tmp_path / "offsets.c"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
