@@ -157,6 +157,11 @@ class NoiseStore:
         """See `NoiseRing.keep`; None without correlated noise."""
         return None if self._ring is None or noise is None else self._ring.keep(noise, index)
 
+    def forget_damaged(self, noise: CorrelatedNoise) -> None:
+        """See `NoiseRing.forget_damaged`: under an audit a false share names its server."""
+        if self._ring is not None:
+            self._ring.forget_damaged(noise)
+
     def end(self) -> None:
         """Overwrite the noise of a task that opens no more rounds."""
         if self._ring is not None:
