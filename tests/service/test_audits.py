@@ -291,37 +291,6 @@ def test_an_auditor_that_dies_before_its_verdict_or_after_its_pass_goes_on(
             assert pair.round_of(4, 5).clients == (4, 5)
 
 
-def test_an_auditor_keeps_no_noise_of_a_round_whose_pass_the_other_server_refuses(
-    tmp_path: Path,
-) -> None:
-    """Else its server could make up rounds: the other one's messages in a record are not signed."""
-    with with_correlated_noise(tmp_path) as pair, contextlib.closing(pair.auditor(0)) as judge:
-        pair.open()
-        judge.look()
-        with contextlib.closing(pair.auditor(1)) as other:
-            other.look()
-        pair.report(2, 3)
-
-        def closes() -> None:
-            with pytest.raises(ProtocolError, match="no part in it"):
-                pair.close()
-
-        closing = threading.Thread(target=closes)
-        closing.start()
-        wait_until(lambda: pair.owner.links.info(0)["state"] == StoredState.AUDITING)
-        judge._tell = lambda: None  # type: ignore[method-assign]
-        judge.look()
-        del judge._tell
-        pair.owner.abandon_round(pair.number, "server 1 has no part in it")
-        closing.join()
-        judge.look()
-        verdict = json.loads(verdicts(pair, 0)[1].read_bytes())
-        assert (verdict["told"], "message" in verdict) == (True, True)
-        assert held(pair, 0) == {1}
-        assert judge._auditor is not None
-        assert judge._auditor.offer() == (1,)
-
-
 @pytest.mark.parametrize("plan", [PLAN, BAND], ids=["plain", "correlated"])
 def test_a_restored_task_is_audited_and_its_next_round_opens(tmp_path: Path, plan: Plan) -> None:
     with Audited(tmp_path) as pair:

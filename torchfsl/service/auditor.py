@@ -202,6 +202,8 @@ class AuditorProcess:
         verdict: dict[str, Any] = {"plan": plan.to_json(), "party": self.party, "round": number}
         try:
             found = judged(auditor, number, key.read_bytes(), data)
+            if found.step:
+                self._past.check(auditor.noise)
         except (Error, OSError) as error:
             verdict |= {"refused": str(error), "told": True}
             log.error("round %d: the transcript names no server: %s", number, error)
@@ -314,6 +316,18 @@ class _PastNoise:
         """Sync the noise of a round that counts now, then the word on it."""
         if self._ring is not None and noise is not None:
             write_whole(self._word, self._ring.keep(noise, noise.index))
+
+    def check(self, noise: CorrelatedNoise | None) -> None:
+        """Name no server if the disk has lost noise on which its share builds.
+
+        Raises:
+            ProtocolError: it has. This noise counts as 0 from now on.
+        """
+        damaged = [] if self._ring is None or noise is None else self._ring.forget_damaged(noise)
+        if damaged:
+            raise ProtocolError(
+                f"noise of indices {damaged} has changed on the disk: the round ends unopened"
+            )
 
     def show(self, folder: Path, noise: CorrelatedNoise | None) -> str:
         """Copy the noise on which a lying share builds to the evidence; the word on it."""

@@ -321,6 +321,7 @@ class Node:
             salt, share = self.transcript.kept_share(self.plan, number)
             if server.audit is not None and server.noise is not None:
                 server.audit.offered = self.storage.audits.offered
+                self.storage.noise.forget_damaged(server.noise)
             return server.commit(salt=salt, share=share)
         raise ProtocolError(f"{kind.name} is not due in state {server.state.value}")
 

@@ -102,6 +102,15 @@ class NoiseRing:
         self._named = {s: word for s, word in self._named.items() if noise.held[s] == word[0]}
         return json.dumps(self._named).encode()
 
+    def forget_damaged(self, noise: CorrelatedNoise) -> list[int]:
+        """Let slots count as 0 that the file does not hold any more; their indices."""
+        named = [(index, self._digest(slot) == digest) for slot, (index, digest, _) in
+                 self._named.items() if noise.held[slot] == index]  # fmt: skip
+        damaged = [index for index, is_whole in named if not is_whole]
+        for index in damaged:
+            noise.forget(index)
+        return damaged
+
     def _read(self, word: bytes) -> dict[int, tuple[int, str, int]]:
         try:
             named = {
@@ -147,6 +156,11 @@ class NoiseStore:
     def keep(self, noise: CorrelatedNoise | None, index: int) -> bytes | None:
         """See `NoiseRing.keep`; None without correlated noise."""
         return None if self._ring is None or noise is None else self._ring.keep(noise, index)
+
+    def forget_damaged(self, noise: CorrelatedNoise) -> None:
+        """See `NoiseRing.forget_damaged`: under an audit a false share names its server."""
+        if self._ring is not None:
+            self._ring.forget_damaged(noise)
 
     def end(self) -> None:
         """Overwrite the noise of a task that opens no more rounds."""
