@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,14 @@ SETTINGS = {
     "plain": '[rest]\npolicy = "topk"\namount = 0.2\n[local]\noptimizer = "Adagrad"\n',
     "central": '[local]\noptimizer = "AdamW"\n[server]\naverage = 0.5\n',
 }
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c() -> Iterator[None]:
+    """Ctrl-C as in a terminal: jobs in the background inherit that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
