@@ -40,6 +40,14 @@ def ends_unopened(pair: Audited, why: str) -> None:
         pair.owner.close_round(pair.number)
 
 
+def ends_untold(pair: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round in which auditors take no verdict to the other server."""
+    with monkeypatch.context() as patch, pair.audited_by(0, 1):
+        patch.setattr(AuditorProcess, "_tell", lambda _: None)
+        ends_unopened(pair, "audit_missing")
+        wait_until(lambda: bool(verdicts(pair, 1)))
+
+
 @pytest.mark.parametrize("audited", [True, False])
 def test_a_finding_about_a_task_that_has_made_way_is_logged_counted_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audited: bool
@@ -48,10 +56,7 @@ def test_a_finding_about_a_task_that_has_made_way_is_logged_counted_and_shown(
     with Audited(tmp_path, seconds=3.0, odd=1) as pair:
         pair.start()
         pair.set_up()
-        with monkeypatch.context() as patch, pair.audited_by(0, 1):
-            patch.setattr(AuditorProcess, "_tell", lambda _: None)
-            ends_unopened(pair, "audit_missing")
-            wait_until(lambda: bool(verdicts(pair, 1)))
+        ends_untold(pair, monkeypatch)
         pair.set_up() if audited else Pair.set_up(pair)
         pair.open()  # a round of the same number runs when the finding comes
         assert "audit_finding_refused" not in page(pair)
@@ -110,10 +115,7 @@ def test_a_finding_counts_for_the_commitment_that_the_server_holds_and_for_no_ot
     with Audited(tmp_path, seconds=3.0) as pair:
         pair.start()
         pair.set_up()
-        with monkeypatch.context() as patch, pair.audited_by(0, 1):
-            patch.setattr(AuditorProcess, "_tell", lambda _: None)
-            ends_unopened(pair, "audit_missing")
-            wait_until(lambda: bool(verdicts(pair, 1)))
+        ends_untold(pair, monkeypatch)
         committed = pair.number
         told = json.loads(verdicts(pair, 1)[0].read_bytes())
         record, commitment = (bytes.fromhex(told[key]) for key in ("record", "commitment"))
@@ -145,10 +147,7 @@ def test_a_verdict_that_a_server_cannot_read_or_refuses_is_told_once(
     with Audited(tmp_path, seconds=3.0) as pair:
         pair.start()
         pair.set_up()
-        with monkeypatch.context() as patch, pair.audited_by(0, 1):
-            patch.setattr(AuditorProcess, "_tell", lambda _: None)
-            ends_unopened(pair, "audit_missing")
-            wait_until(lambda: bool(verdicts(pair, 1)))
+        ends_untold(pair, monkeypatch)
         with contextlib.closing(pair.auditor(1)) as late:
             call = late.links.links[0].call
             monkeypatch.setattr(late.links.links[0], "call", refuse)
