@@ -32,7 +32,7 @@ FRACTIONS = (0.6, 0.8, 1.0)
 ALPHAS = (0.1, 0.5, 100.0)
 EXPANSIONS = ("cutmix", "cutout", "flip", "noise")
 SELECTIONS = ("margin", "entropy", "k-centre", "icd")
-LAMBDAS = (0.1, 0.3, 0.5, 0.7, 0.9)
+LAMBDAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 PRIVATE: dict[str, tuple[int, ...]] = {"mnist": (50, 200, 400), "cifar10": (250, 500)}
 _KEPT = ("baseline", "accuracy", "gain", "least_gain", "baselines", "accuracies", "architectures",
          "gain_by_iteration", "label_accuracy", "predictions", "bytes", "cpu_seconds", "exact",

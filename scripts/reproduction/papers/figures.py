@@ -332,10 +332,12 @@ def _privhfl(records: Figures) -> Figures:
             for task, data in (("mnist", "MNIST"), ("cifar10", "CIFAR-10"))
             if (name := f"{task}-lambda-{lam:g}") in cells
         ]
-        lambdas[f"{lam:g}"] = "; ".join(texts)
+        if texts:
+            lambdas[f"{lam:g}"] = "; ".join(texts)
     spread = [
-        100 * cells[f"mnist-lambda-{lam:g}"]["seeds"]["0"]["accuracy"]
+        100 * cells[name]["seeds"]["0"]["accuracy"]
         for lam in privhfl_cells.LAMBDAS
+        if (name := f"mnist-lambda-{lam:g}") in cells
     ]
     return {
         "gain": {name: _percent(_runs(cell), "gain", "+") for name, cell in cells.items()},
@@ -350,6 +352,7 @@ def _privhfl(records: Figures) -> Figures:
             for alpha in privhfl_cells.ALPHAS
             if (cell := cells.get(f"mnist-alpha-{alpha:g}"))
         },
+        **_alpha_cifar10(cells),
         "samples": "; ".join(
             f"{number}: {_percent(_runs(cells[f'mnist-samples-{number}']), 'accuracy')}"
             for number in privhfl_cells.PRIVATE["mnist"]
@@ -366,6 +369,18 @@ def _privhfl(records: Figures) -> Figures:
         "secure": {"cifar10": f"{cells['cifar10-secure']['seeds']['0']['predictions']:,} "
                    "predictions"},
     }  # fmt: skip
+
+
+def _alpha_cifar10(cells: Figures) -> dict[str, str]:
+    names = [f"cifar10-alpha-{alpha:g}" for alpha in privhfl_cells.ALPHAS]
+    if not all(name in cells for name in names):
+        return {}
+    texts = [
+        f"{name.rpartition('-')[2]}: from {_percent(_runs(cells[name]), 'baseline')}, "
+        f"{_percent(_runs(cells[name]), 'gain', '+')}"
+        for name in names
+    ]
+    return {"alpha_cifar10": "; ".join(texts)}
 
 
 def _samples_cifar10(cells: Figures) -> Figures:
