@@ -179,6 +179,8 @@ def _lie(
         return lie
     opening = Opening(plan, party, own.coin)
     evaluator = LocalEvaluator(plan, party, noise or keyed, lambda: None)
+    for report in shown.reports.values():  # added before they are asked, as at a server: trees are
+        evaluator.take(report)  # expanded once for sum and proof, and what is rejected comes out
     try:
         verify_key = opening.agree(shown.reports, other)
         audit.set_digest = opening.set_digest
