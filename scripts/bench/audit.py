@@ -3,9 +3,9 @@
     python -m scripts.bench.audit --clients 20 --repeats 5 [--din]
 
 A recommender's shape (a table of 12,101 x 18 of which a client takes 200 rows, and 20,000 dense
-values) or DIN's published one, norm proofs, no noise. A client's time is that of `submit`. A round is everything that both
-servers do from the first report to the applied model. The ratio of plans without an audit compares
-this commit with another one: see `scripts.bench.checkouts`.
+values) or DIN's published one, norm proofs, no noise. A client's time is that of `submit`. A round
+is everything that both servers do from the first report to the applied model. The ratio of plans
+without an audit compares this commit with another one: see `scripts.bench.checkouts`.
 """
 
 from __future__ import annotations

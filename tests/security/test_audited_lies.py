@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from torchfsl.fsl.round import finish_round
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.server.spool import Spool
 from torchfsl.integrations.ray.evaluator import ShardedEvaluator
 from torchfsl.integrations.ray.grid import InProcessGrid
 from torchfsl.types import Whole
@@ -284,6 +286,34 @@ def test_a_report_whose_proof_fails_is_added_by_the_replay_and_taken_out_again(
     for server, judge in zip(servers, auditors(plan), strict=True):
         found = judge.replay(shown_by(server))
         assert (found.step, found.why) == ("", "")
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_sums_over_leaves_that_rot_in_their_file_are_made_again(
+    checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not checked:
+        monkeypatch.setattr("torchfsl.fsl.server.running_sums.zlib.crc32", lambda _: 0)
+    plan = audited(PLANS["norm"])
+    servers = audited_servers(plan)
+    evaluator = servers[0]._evaluator
+    assert isinstance(evaluator, LocalEvaluator)
+    sums, add_waiting = evaluator.sums, evaluator.sums.add_waiting
+
+    def rot() -> None:
+        add_waiting()
+        assert sums._spool._file is not None
+        handle = sums._spool._file.fileno()
+        os.pwrite(handle, bytes([os.pread(handle, 1, 0)[0] ^ 1]), 0)
+
+    monkeypatch.setattr(sums, "_spool", Spool(window_bytes=0))
+    monkeypatch.setattr(sums, "add_waiting", rot)
+    rng = np.random.default_rng(5)
+    reported(servers, 1, {client: bounded(plan, rng) for client in (0, 1, 2)})
+    until_verified(servers)
+    assert set(servers[1]._opening.accepted) == ({0, 1, 2} if checked else {1, 2})
+    found = auditors(plan)[0].replay(shown_by(servers[0]))
+    assert found.step == ("" if checked else "verdict")
 
 
 def test_a_secret_that_was_not_promised_is_named() -> None:
