@@ -135,7 +135,8 @@ def play(plan: Plan, clients: int) -> dict[str, float]:
 )
 def main(options: Options) -> dict[str, float]:
     """Interleaved rounds with an audit and without."""
-    without, with_it = [], []
+    without: list[dict[str, float]] = []
+    with_it: list[dict[str, float]] = []
     for _ in range(options.repeats + 1):
         for audited, rounds in ((False, without), (True, with_it)):
             plan = make_plan(options.clients, audited=audited, din=options.din)

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from torchfsl.service.auditor import destroy, judged
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Authorities
+from torchfsl.service.server.auditing import AuditDesk
 from torchfsl.service.server.node import Node
+from torchfsl.service.server.transcript import Transcript
 from torchfsl.service.state import vault
 from torchfsl.service.state.audits import pack_rounds
 from torchfsl.service.state.steps import OPEN_STATES, StoredState, steps_of
@@ -210,6 +213,15 @@ def test_a_transcript_is_there_before_the_commitment_is_said(
             node.exchange(1, Kind.SHARE_COMMIT)
     assert node.transcript.said(1, Kind.SHARE_COMMIT) is None
     duo.crash(0)  # the process ends at such an error
+    node = duo.nodes[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(Transcript, "say", full)
+        with pytest.raises(OSError, match="space"):
+            node.exchange(1, Kind.SHARE_COMMIT)
+    assert node.storage.audits.path(1).exists()
+    desk = AuditDesk(SimpleNamespace(node=node))  # type: ignore[arg-type]
+    assert not desk._transcript(1)  # it would show the first of two signed commitments
+    duo.crash(0)
     for kind in kinds[at:]:
         duo.step(1, kind)
     assert len(set(duo.digests())) == 1

@@ -38,7 +38,7 @@ class Finding:
         step: in which the server lied (`secrets`, `set`, `report`, `verdict`, `noise` or `share`),
             or empty.
         why: what differs, and what explains it.
-        record, commitment: what the server signed.
+        record, commitment, signed: what the server signed, and its signature.
     """
 
     party: int
@@ -47,6 +47,7 @@ class Finding:
     why: str
     record: bytes
     commitment: bytes
+    signed: bytes
 
     def __str__(self) -> str:
         if not self.step:
@@ -158,7 +159,7 @@ def _replay(
         )
     step, why = _lie(plan, shown, keyed, noise)
     head = audit.party, audit.round_number
-    return Finding(*head, step, why, audit.digest, said.commitment)
+    return Finding(*head, step, why, audit.digest, said.commitment, said.signature)
 
 
 def _lie(
