@@ -150,6 +150,21 @@ def test_noise_that_is_lost_inside_a_round_ends_it_and_the_next_one_opens(
     assert len(set(duo.digests())) == 1
 
 
+def test_the_peers_noise_index_of_a_round_that_was_revealed_is_known_after_a_start(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = AuditedDuo(tmp_path, authorities, BAND)
+    duo.go(1)
+    kinds, rng = tuple(steps_of(duo.plan)), np.random.default_rng(3)
+    updates: dict[int, Any] = {c: bounded(duo.plan, rng) for c in (20, 21)}
+    for node in duo.nodes:
+        node.server.rounds_opened += 3
+    duo.play(2, updates, kinds[: kinds.index(Kind.SHARE)])
+    duo.nodes[0].abandon(2, "its peer is gone", forced=True)
+    duo.crash(0)
+    assert duo.nodes[0].server.peer_noise == 4
+
+
 def test_noise_that_an_auditor_once_lost_counts_no_more_after_a_start_either(
     authorities: Authorities, tmp_path: Path
 ) -> None:

@@ -394,6 +394,8 @@ class Node:
     def _charge(self, index: int) -> None:
         """Count the round as opened, and for its clients."""
         self._ledger.put_setting("opened", b"%d" % (index + 1))
+        if self.server.peer_noise:
+            self._ledger.put_setting("peer noise", b"%d" % self.server.peer_noise)
         charged = self.server.participation.charged(index)
         self._ledger.put_participations((client, index) for client in charged)
 
