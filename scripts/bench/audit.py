@@ -92,6 +92,7 @@ def play(plan: Plan, clients: int) -> dict[str, float]:
         Server(party, plan=plan, model=ServerModel(zeros(plan)), sign_key=_KEYS[party])
         for party in (0, 1)
     )
+    judge = Auditor(plan, 0, _KEYS[2]) if plan.audited else None
     watch = Watch()
     begin_round((one, two), 1)
     link = _Timed(watch, one, two)
@@ -113,7 +114,7 @@ def play(plan: Plan, clients: int) -> dict[str, float]:
     two.verify(folds[0])
     commits = one.commit(), two.commit()
     watch.note("servers")
-    if not plan.audited:
+    if judge is None:
         shares = one.reveal(commits[1]), two.reveal(commits[0])
         one.open(shares[1])
         two.open(shares[0])
@@ -121,7 +122,7 @@ def play(plan: Plan, clients: int) -> dict[str, float]:
         return watch.seconds
     shown = [b"".join(transcript.parts(*p)) for p in zip((one, two), commits, strict=True)]
     watch.note("transcripts")
-    found = Auditor(plan, 0, _KEYS[2]).replay(shown[0])
+    found = judge.replay(shown[0])
     watch.note("replay")
     assert not found.step
     watch.seconds["bytes"] = len(shown[0])

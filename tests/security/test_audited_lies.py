@@ -262,6 +262,13 @@ def test_a_replay_expands_trees_once_for_the_sum_and_the_proof(
     assert auditors(audited(PLANS["norm"]))[0].replay(shown[0]).step == ""
 
 
+def test_nothing_of_a_replay_is_left_in_the_next_one() -> None:
+    plan = audited(PLANS["norm"])
+    judge = auditors(plan)[0]
+    for _ in range(2):  # the same clients, other keys
+        assert judge.replay(steps_to_audit(plan)[2][0]).step == ""
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_a_report_whose_proof_fails_is_added_by_the_replay_and_taken_out_again(
     name: str, monkeypatch: pytest.MonkeyPatch
