@@ -97,6 +97,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "proof-used": "the server has taken this signed request before",
         "protocol": "the protocol cannot go on",
         "rejected": "a valid message is refused",
+        "report-changed": "the stored bytes of a report have changed on the disk",
         "report-sets-differ": "the two servers accepted different sets of reports",
         "ring-overflow": "the sum can exceed the ring or field",
         "round-full": "the round has its maximum number of clients",

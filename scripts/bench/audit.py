@@ -1,11 +1,11 @@
 """Costs of an audit, as ratios of processor time in one run.
 
-    python -m scripts.bench.audit --clients 20 --repeats 5
+    python -m scripts.bench.audit --clients 20 --repeats 5 [--din]
 
 A recommender's shape (a table of 12,101 x 18 of which a client takes 200 rows, and 20,000 dense
-values), norm proofs, no noise. A client's time is that of `submit`. A round is everything that both
-servers do from the first report to the applied model. The ratio of plans without an audit compares
-this commit with another one: see `scripts.bench.checkouts`.
+values) or DIN's published one, norm proofs, no noise. A client's time is that of `submit`. A round
+is everything that both servers do from the first report to the applied model. The ratio of plans
+without an audit compares this commit with another one: see `scripts.bench.checkouts`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ _KEYS: Final = tuple(
 )
 
 
-def make_plan(clients: int, *, audited: bool) -> Plan:
-    """The shape above."""
-    table, rest = TensorSpec("table", (12_101, 18)), TensorSpec("rest", (20_000,))
+def make_plan(clients: int, *, audited: bool, din: bool = False) -> Plan:
+    """The shapes above."""
+    rows, k_max, dense = (197_372, 419, 64_327) if din else (12_101, 200, 20_000)
+    table, rest = TensorSpec("table", (rows, 18)), TensorSpec("rest", (dense,))
     specs = [
-        SegmentSpec("table", "rows", (table,), tau=18, k_max=200, retrieve=True),
+        SegmentSpec("table", "rows", (table,), tau=18, k_max=k_max, retrieve=True),
         SegmentSpec("rest", "dense", (rest,)),
     ]
     options = {"max_clients": clients, "l2_bound": 1 << 20}
@@ -91,6 +92,7 @@ def play(plan: Plan, clients: int) -> dict[str, float]:
         Server(party, plan=plan, model=ServerModel(zeros(plan)), sign_key=_KEYS[party])
         for party in (0, 1)
     )
+    judge = Auditor(plan, 0, _KEYS[2]) if plan.audited else None
     watch = Watch()
     begin_round((one, two), 1)
     link = _Timed(watch, one, two)
@@ -112,7 +114,7 @@ def play(plan: Plan, clients: int) -> dict[str, float]:
     two.verify(folds[0])
     commits = one.commit(), two.commit()
     watch.note("servers")
-    if not plan.audited:
+    if judge is None:
         shares = one.reveal(commits[1]), two.reveal(commits[0])
         one.open(shares[1])
         two.open(shares[0])
@@ -120,20 +122,26 @@ def play(plan: Plan, clients: int) -> dict[str, float]:
         return watch.seconds
     shown = [b"".join(transcript.parts(*p)) for p in zip((one, two), commits, strict=True)]
     watch.note("transcripts")
-    found = Auditor(plan, 0, _KEYS[2]).replay(shown[0])
+    found = judge.replay(shown[0])
     watch.note("replay")
     assert not found.step
     watch.seconds["bytes"] = len(shown[0])
     return watch.seconds
 
 
-@program(option("--clients", type=int, default=20), option("--repeats", type=int, default=5))
+@program(
+    option("--clients", type=int, default=20),
+    option("--repeats", type=int, default=5),
+    option("--din", False, "DIN's published shape"),
+)
 def main(options: Options) -> dict[str, float]:
     """Interleaved rounds with an audit and without."""
-    without, with_it = [], []
+    without: list[dict[str, float]] = []
+    with_it: list[dict[str, float]] = []
     for _ in range(options.repeats + 1):
-        without.append(play(make_plan(options.clients, audited=False), options.clients))
-        with_it.append(play(make_plan(options.clients, audited=True), options.clients))
+        for audited, rounds in ((False, without), (True, with_it)):
+            plan = make_plan(options.clients, audited=audited, din=options.din)
+            rounds.append(play(plan, options.clients))
 
     def median(rounds: list[dict[str, float]], what: str) -> float:
         return statistics.median(one[what] for one in rounds[1:])
@@ -147,4 +155,9 @@ def main(options: Options) -> dict[str, float]:
     print(f"replay of one server: {replay:.3f} s, {100 * replay / both:.0f} % of both servers")
     print(f"transcripts: {median(with_it, 'transcripts'):.3f} s for both")
     print(f"bytes per report: {median(with_it, 'bytes') / options.clients:,.0f}")
-    return {"client_ms": 1e3 * more / options.clients, "replay_ratio": replay / both}
+    return {
+        "client_ms": 1e3 * more / options.clients,
+        "servers_seconds": both,
+        "replay_seconds": replay,
+        "replay_ratio": replay / both,
+    }

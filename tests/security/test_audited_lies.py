@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,8 +23,10 @@ from tests.support.errors import raises
 from tests.support.federation import mixed_plan
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.audit import transcript
+from torchfsl.fsl.client import proof
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.dpf import checks
+from torchfsl.fsl.dpf import checks, lifts
+from torchfsl.fsl.dpf.keys import ReportContext
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.noise import KeyedNoise
 from torchfsl.fsl.plan.plan import Plan
@@ -31,6 +34,7 @@ from torchfsl.fsl.round import finish_round
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.server.spool import Spool
 from torchfsl.integrations.ray.evaluator import ShardedEvaluator
 from torchfsl.integrations.ray.grid import InProcessGrid
 from torchfsl.types import Whole
@@ -248,6 +252,75 @@ def test_what_a_server_shows_is_what_clients_sent_it(name: str, what: str) -> No
     until_verified(servers)
     found = auditors(plan)[LIAR].replay(shown_by(servers[LIAR], altered(what)))
     assert found.step == "report"
+
+
+def test_a_replay_expands_trees_once_for_the_sum_and_the_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, _, shown = steps_to_audit(audited(PLANS["norm"]))
+    monkeypatch.setattr(lifts, "tree_sums", lambda *_: pytest.fail("trees are expanded again"))
+    assert auditors(audited(PLANS["norm"]))[0].replay(shown[0]).step == ""
+
+
+def test_nothing_of_a_replay_is_left_in_the_next_one() -> None:
+    plan = audited(PLANS["norm"])
+    judge = auditors(plan)[0]
+    for _ in range(2):  # the same clients, other keys
+        assert judge.replay(steps_to_audit(plan)[2][0]).step == ""
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_report_whose_proof_fails_is_added_by_the_replay_and_taken_out_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def falsely(statement: Any, trees: Any, context: ReportContext, sent: Any) -> proof.Proven:
+        made = prove(statement, trees, context, sent)
+        assert made is not None
+        if context.trees.client != 2:
+            return made
+        return proof.Proven(
+            made.public, made.masked[:-16] + bytes([made.masked[-16] ^ 1]) + made.masked[-15:]
+        )
+
+    prove = proof.prove
+    monkeypatch.setattr(proof, "prove", falsely)
+    plan = audited(PLANS[name])
+    servers = audited_servers(plan)
+    rng = np.random.default_rng(5)
+    reported(servers, 1, {client: bounded(plan, rng) for client in (0, 1, 2)})
+    until_verified(servers)
+    assert [set(server._opening.accepted) for server in servers] == [{0, 1}, {0, 1}]
+    for server, judge in zip(servers, auditors(plan), strict=True):
+        found = judge.replay(shown_by(server))
+        assert (found.step, found.why) == ("", "")
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_sums_over_leaves_that_rot_in_their_file_are_made_again(
+    checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not checked:
+        monkeypatch.setattr("torchfsl.fsl.server.running_sums.zlib.crc32", lambda _: 0)
+    plan = audited(PLANS["norm"])
+    servers = audited_servers(plan)
+    evaluator = servers[0]._evaluator
+    assert isinstance(evaluator, LocalEvaluator)
+    sums, add_waiting = evaluator.sums, evaluator.sums.add_waiting
+
+    def rot() -> None:
+        add_waiting()
+        assert sums._spool._file is not None
+        handle = sums._spool._file.fileno()
+        os.pwrite(handle, bytes([os.pread(handle, 1, 0)[0] ^ 1]), 0)
+
+    monkeypatch.setattr(sums, "_spool", Spool(window_bytes=0))
+    monkeypatch.setattr(sums, "add_waiting", rot)
+    rng = np.random.default_rng(5)
+    reported(servers, 1, {client: bounded(plan, rng) for client in (0, 1, 2)})
+    until_verified(servers)
+    assert set(servers[1]._opening.accepted) == ({0, 1, 2} if checked else {1, 2})
+    found = auditors(plan)[0].replay(shown_by(servers[0]))
+    assert found.step == ("" if checked else "verdict")
 
 
 def test_a_secret_that_was_not_promised_is_named() -> None:

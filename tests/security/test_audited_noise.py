@@ -323,6 +323,35 @@ def test_an_auditor_refuses_a_noise_index_below_that_of_a_round_before() -> None
             server.abandon_round()
 
 
+@pytest.mark.parametrize("checked", [False, True])
+def test_an_older_copy_of_an_auditors_noise_lets_no_index_come_back_that_was_revealed(
+    checked: bool,
+) -> None:
+    """Server 0 revealed in round 3 and did not open; auditor 1 has forgotten that round."""
+    servers, judges = audited_servers(PLAN), auditors(PLAN)
+    opened(servers, judges, 1, 2)
+    noise = noise_of(judges[LIAR])
+    copy = noise.slots.copy(), noise.held.copy(), noise.rounds.copy()
+    servers[LIAR].rounds_opened = 5
+    ready(servers, judges, 3)
+    said = [server.commit() for server in servers]
+    judges[0].audit(servers[0], said[0])
+    passed = judges[LIAR].audit(servers[LIAR], said[LIAR])
+    servers[0].hear_commit(said[LIAR])
+    servers[0].reveal(passed)
+    for server in servers:
+        server.abandon_round()
+    noise.slots[:], noise.held, noise.rounds = copy
+    servers[LIAR].rounds_opened = 4
+    if checked:
+        report_refused(servers, 4)
+        servers[LIAR].rounds_opened = 5  # an honest server states it again
+        opened(servers, judges, 5)
+    else:
+        servers[0].peer_noise = 2  # of rounds that opened alone
+        opened(servers, judges, 4)
+
+
 def test_evidence_has_the_noise_that_counted_in_the_replay_and_no_other(tmp_path: Path) -> None:
     """Server 1 has left out round 3 in a round that never opened, and goes back before it lies."""
     servers, judges = audited_servers(PLAN), auditors(PLAN)

@@ -14,10 +14,14 @@ from tests.service.test_audits import Audited, verdicts
 from tests.support.network import Pair, wait_until
 from tests.support.odd_servers import ODD
 from torchfsl.crypto import kdf
+from torchfsl.crypto.signing import SignKey, is_signed
 from torchfsl.errors import DecodeError, ProtocolError
+from torchfsl.fsl.bodies import ShareCommit
 from torchfsl.service.auditor import AuditorProcess
 from torchfsl.service.net import calls
-from torchfsl.service.state.audits import named_parts
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.state.audits import TWICE, AuditStore, named_parts
+from torchfsl.service.state.ledger import Ledger
 
 
 def alerts(pair: Audited) -> dict[str, float]:
@@ -153,5 +157,79 @@ def test_a_verdict_that_a_server_cannot_read_or_refuses_is_told_once(
             monkeypatch.setattr(late.links.links[0], "call", refuse)
             for _ in range(3):
                 late._tell()
-        assert asked == ["Passed"]
+        assert asked == ["Passed", "Signed"]
         assert json.loads(verdicts(pair, 1)[0].read_bytes())["told"]
+
+
+@pytest.mark.parametrize("shows", [False, True])
+@pytest.mark.parametrize("odd", ["two", "shown"])
+def test_a_server_that_signs_two_commitments_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: str, shows: bool
+) -> None:
+    """Its auditor sees another one than server 0: a good one, which passes, or a lie."""
+    if not shows:
+        monkeypatch.setattr(AuditorProcess, "_shows_second", lambda *_: False)
+    monkeypatch.setenv(ODD, odd)
+    with Audited(tmp_path, seconds=3.0, odd=1) as pair:
+        pair.start()
+        pair.set_up()
+        with pair.audited_by(0, 1):
+            ends_unopened(pair, "audit_liar_named" if shows else "audit_missing")
+        halted = pair.owner.links.info(0)["halted"]
+        assert ("it has signed two commitments" in halted) is shows
+        pair.kill(0)
+        ledger = Ledger(pair.state(0) / "state.sqlite")
+        known = AuditStore(pair.state(0), ledger).record(pair.plan, 1)
+        ledger.close()
+    assert ("second" in known) is shows
+    if shows:  # both are over one record, so they are a proof by themselves
+        key, record = bytes.fromhex(pair.plan.audit_keys[1]), bytes.fromhex(known["record"])
+        first = ShareCommit.read(pair.plan, bytes.fromhex(known["share_commit"]))
+        second = bytes.fromhex(known["second"])
+        assert known["second_record"] == known["record"]
+        assert first.commitment != second[:32]
+        for commitment, signature in (
+            (first.commitment, first.signature),
+            (second[:32], second[32:]),
+        ):
+            assert is_signed(key, signature, kdf.LABEL_RECORD, record, b"\x01", commitment)
+
+
+def test_a_second_commitment_counts_if_its_server_and_its_auditor_have_signed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Audited(tmp_path, seconds=3.0) as pair:
+        pair.start()
+        pair.set_up()
+        ends_untold(pair, monkeypatch)
+        told = json.loads(verdicts(pair, 1)[0].read_bytes())
+        held = bytes.fromhex(told["record"]), bytes.fromhex(told["commitment"])
+        sign = TlsFiles.in_folder(pair.tls, "server-1").sign_pair()
+        assert sign is not None
+        other = (held[0], bytes(32)), (bytes(32), held[1])
+        with contextlib.closing(pair.auditor(1)) as judge:
+
+            def show(
+                number: int, about: tuple[bytes, bytes], server: SignKey, auditor: SignKey
+            ) -> None:
+                parts = named_parts(pair.plan, number, 1, about, *TWICE)
+                fields = {"record": about[0].hex(), "commitment": about[1].hex()}
+                fields["signed"] = server.sign(kdf.LABEL_RECORD, about[0], b"\x01", about[1]).hex()
+                fields["twice"] = auditor.sign(kdf.LABEL_NAMED, *parts).hex()
+                request = calls.encode_request(round=number, **fields)
+                judge.links.links[0].once("Signed", request, limit=0)
+
+            number, good = pair.number, (sign[0], judge.key)
+            for odd in (
+                (number, held, *good),  # the one that server 0 holds
+                (number + 1, other[0], *good),  # of a round in which it holds none
+                (number, other[0], judge.key, judge.key),
+                (number, other[0], sign[0], sign[0]),
+            ):
+                with pytest.raises(ProtocolError, match=r"no second|did not sign|not signed by"):
+                    show(*odd)
+            assert not pair.owner.links.info(0)["halted"]
+            assert alerts(pair) == {"audit_missing": 1}
+            show(number, other[1], *good)  # over another record
+        assert "it has signed two commitments" in pair.owner.links.info(0)["halted"]
+        assert alerts(pair) == {"audit_missing": 1, "audit_liar_named": 1}

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,16 @@ from tests.support.audited import SIGN_KEYS, audited, auditors
 from tests.support.errors import raises
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import ProtocolError
-from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.reports import Report
 from torchfsl.service.auditor import destroy, judged
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Authorities
+from torchfsl.service.server.auditing import AuditDesk
 from torchfsl.service.server.node import Node
+from torchfsl.service.server.transcript import Transcript
 from torchfsl.service.state import vault
 from torchfsl.service.state.audits import pack_rounds
 from torchfsl.service.state.steps import OPEN_STATES, StoredState, steps_of
@@ -146,6 +150,21 @@ def test_noise_that_is_lost_inside_a_round_ends_it_and_the_next_one_opens(
     assert len(set(duo.digests())) == 1
 
 
+def test_the_peers_noise_index_of_a_round_that_was_revealed_is_known_after_a_start(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = AuditedDuo(tmp_path, authorities, BAND)
+    duo.go(1)
+    kinds, rng = tuple(steps_of(duo.plan)), np.random.default_rng(3)
+    updates: dict[int, Any] = {c: bounded(duo.plan, rng) for c in (20, 21)}
+    for node in duo.nodes:
+        node.server.rounds_opened += 3
+    duo.play(2, updates, kinds[: kinds.index(Kind.SHARE)])
+    duo.nodes[0].abandon(2, "its peer is gone", forced=True)
+    duo.crash(0)
+    assert duo.nodes[0].server.peer_noise == 4
+
+
 def test_noise_that_an_auditor_once_lost_counts_no_more_after_a_start_either(
     authorities: Authorities, tmp_path: Path
 ) -> None:
@@ -209,11 +228,65 @@ def test_a_transcript_is_there_before_the_commitment_is_said(
             node.exchange(1, Kind.SHARE_COMMIT)
     assert node.transcript.said(1, Kind.SHARE_COMMIT) is None
     duo.crash(0)  # the process ends at such an error
+    node = duo.nodes[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(Transcript, "say", full)
+        with pytest.raises(OSError, match="space"):
+            node.exchange(1, Kind.SHARE_COMMIT)
+    assert node.storage.audits.path(1).exists()
+    desk = AuditDesk(SimpleNamespace(node=node))  # type: ignore[arg-type]
+    assert not desk._transcript(1)  # it would show the first of two signed commitments
+    duo.crash(0)
     for kind in kinds[at:]:
         duo.step(1, kind)
     assert len(set(duo.digests())) == 1
     mode = duo.nodes[0].storage.folder.stat().st_mode
     assert not mode & 0o077
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("part", ["trees", "public", "masked"])
+def test_a_report_that_rots_on_the_disk_ends_its_round_and_names_no_server(
+    part: str, checked: bool, authorities: Authorities, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    duo = AuditedDuo(tmp_path, authorities, PLAN)
+    kinds = tuple(steps_of(duo.plan))
+    rng = np.random.default_rng(3)
+    updates: dict[int, Any] = {c: bounded(duo.plan, rng) for c in range(3)}
+    duo.play(1, updates, kinds[: kinds.index(Kind.SHARE_COMMIT)])
+    node = duo.nodes[0]
+    assert node.server.audit is not None
+    report = node.server.audit.reports[2]
+    path = tmp_path / "0" / "reports" / "1" / "000000.log"
+    flip_first_bit(path, {"trees": report.trees.public, "public": report.public,
+                          "masked": report.masked[0]}[part])  # fmt: skip
+    if not checked:
+        monkeypatch.setattr(Report, "check_unchanged", lambda *_: None)
+        duo.step(1, Kind.SHARE_COMMIT)
+        with raises(ProtocolError, code="liar-named"):
+            duo.audit(1)
+        return
+    node.storage.audits.keep_key(KEY.public)
+    with raises(ProtocolError, code="report-changed"):
+        node.exchange(1, Kind.SHARE_COMMIT)
+    row = node.storage.ledger.round(1)
+    assert row is not None
+    assert row.state is StoredState.UNOPENED
+    assert "report of client 2 is not as it came" in row.reason
+    assert row.reason.endswith(str(path))
+    duo.nodes[1].abandon(1, "its peer has")
+    duo.go(2)
+    assert len(set(duo.digests())) == 1
+
+
+def flip_first_bit(path: Path, part: Buffer | None) -> None:
+    """Change one bit of a part of a report in the file that holds it."""
+    assert part is not None
+    with path.open("r+b") as file:
+        place = file.read().index(bytes(part))
+        file.seek(place)
+        file.write(bytes([part[0] ^ 1]))
 
 
 def test_without_a_key_or_a_pass_no_step_is_taken(authorities: Authorities, tmp_path: Path) -> None:

@@ -28,6 +28,13 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Transcript": {"round": NUMBER},
     "Passed": {"round": NUMBER, "message": "00" * 128},
     "Named": {"round": NUMBER, "step": "share", "why": "?", "signature": SIGNATURE},
+    "Signed": {
+        "round": NUMBER,
+        "record": "00" * 32,
+        "commitment": "00" * 32,
+        "signed": SIGNATURE,
+        "twice": SIGNATURE,
+    },
 }
 
 
@@ -59,7 +66,7 @@ def odd(fields: dict[str, Any]) -> Iterator[bytes]:
         others: tuple[Any, ...] = (None, [], {}, 1.5, "0" if isinstance(value, int) else 7)
         for other in others:
             yield json.dumps(fields | {name: other}).encode()
-    hexadecimal = [name for name in fields if name in ("key", "signature", "message")]
+    hexadecimal = [name for name in fields if name not in ("round", "step", "why")]
     for name in hexadecimal:
         right = fields[name]
         for text in (right[:-1], right[:-2], right + "00", right.replace("0", "g"), " " + right):

@@ -1,12 +1,13 @@
 """`torchfsl serve` as a process that dies at one instant, lies in one step, or hears too late.
 
-    python -m tests.support.odd_servers serve ...      with TORCHFSL_TEST_ODD=die|lie|deaf|rash|add
+    TORCHFSL_TEST_ODD=die|lie|deaf|rash|add|two|shown python -m tests.support.odd_servers serve ...
 
 `die` kills the process with SIGKILL once, when the peer's counts are here and the rows are not
 revealed yet; a file beside the state folder remembers. `lie` alters the share of the rows after the
 counts are known to both. `deaf` never hears that the peer has a public part; `rash`, deaf as well,
 does not look into the peer's set before it refuses a client. `add` adds 2**16 to a dense value of
-its share before it commits to it.
+its share before it commits to it. `two` signs a second commitment, to nothing, and tells the peer
+that; `shown` shows that one to its auditor instead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from torchfsl.fsl.audit import transcript
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.server.evaluation import share_of
 from torchfsl.fsl.server.server import Server
@@ -31,6 +33,7 @@ ODD = "TORCHFSL_TEST_ODD"
 _honest = Server.reveal_kept
 _commit = Server.commit
 _insist = PeerLink.insist
+_parts = transcript.parts
 
 
 def _die_once(server: Server, peer_counts: bytes) -> bytes:
@@ -79,6 +82,24 @@ def add(server: Server, *, salt: bytes = b"", share: Buffer = b"") -> bytes:
     return _commit(server, salt=salt, share=share)
 
 
+def _make_two(*, shown: bool) -> None:
+    said: list[bytes] = []  # by whom it is for: the peer, the auditor
+
+    def commit(server: Server, **kept: Any) -> bytes:
+        honest = _commit(server, **kept)
+        audit, key = server.audit, server.sign_key
+        assert audit is not None
+        assert key is not None
+        second = audit.signed(key, bytes(32)).message(
+            server.plan, 1 - server.party, server.last_round
+        )
+        said[:] = (honest, second) if shown else (second, honest)
+        return said[0]
+
+    Server.commit = commit  # type: ignore[method-assign]
+    transcript.parts = lambda server, _: _parts(server, said[1])
+
+
 def _make_add() -> None:
     Server.commit = add  # type: ignore[method-assign]
 
@@ -89,6 +110,8 @@ _MAKE_ODD: Final[dict[str, Callable[[], None]]] = {
     "deaf": _make_deaf,
     "rash": _make_rash,
     "add": _make_add,
+    "two": lambda: _make_two(shown=False),
+    "shown": lambda: _make_two(shown=True),
 }
 
 if __name__ == "__main__":

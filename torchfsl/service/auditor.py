@@ -36,6 +36,7 @@ from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.state.audits import (
     KEY_BYTES,
+    TWICE,
     named_parts,
     pack_rounds,
     transcript_info,
@@ -221,14 +222,17 @@ class AuditorProcess:
     def _said(self, auditor: Auditor, found: Finding) -> dict[str, Any]:
         """Signed fields for the other server."""
         said = {"record": found.record.hex(), "commitment": found.commitment.hex(), "told": False}
+        held = found.record, found.commitment
+
+        def signature(*what: str) -> str:
+            parts = named_parts(auditor.plan, found.round_number, self.party, held, *what)
+            return self.key.sign(kdf.LABEL_NAMED, *parts).hex()
+
+        said |= {"signed": found.signed.hex(), "twice": signature(*TWICE)}
         if not found.step:
             return said | {"message": auditor.sign(found).hex()}
-        held = found.record, found.commitment
-        parts = named_parts(
-            auditor.plan, found.round_number, self.party, held, found.step, found.why
-        )
-        signature = self.key.sign(kdf.LABEL_NAMED, *parts).hex()
-        return said | {"step": found.step, "why": found.why, "signature": signature}
+        what = found.step, found.why
+        return said | {"step": found.step, "why": found.why, "signature": signature(*what)}
 
     def _tell(self) -> None:
         """Take verdicts to the other server, until it has each or has gone on."""
@@ -246,14 +250,29 @@ class AuditorProcess:
             try:
                 link.call(method, request, limit=0)
             except (DecodeError, ProtocolError) as error:
-                if method == "Passed" and self._runs_at_other(path, verdict, OPEN_STATES):
+                if self._runs_at_other(path, verdict, BEFORE_COMMITMENTS):
                     continue  # it has not heard its peer's commitment yet
+                if not self._shows_second(link, verdict) and (
+                    method == "Passed" and self._runs_at_other(path, verdict, OPEN_STATES)
+                ):
+                    continue
                 level = logging.ERROR if method == "Named" else logging.WARNING
                 log.log(level, "server %d does not take the verdict: %s", 1 - self.party, error)
             else:
                 if method == "Passed":
                     self._keep(path, verdict["round"])
             write_whole(path, json.dumps(verdict | {"told": True}).encode())
+
+    def _shows_second(self, link: Link, verdict: Mapping[str, Any]) -> bool:
+        """Whether the other server has taken the replayed commitment for a second one."""
+        names = ("record", "commitment", "signed", "twice")
+        fields = {name: verdict.get(name, "") for name in names}  # none of an older auditor
+        try:
+            link.call("Signed", calls.encode_request(round=verdict["round"], **fields), limit=0)
+        except (DecodeError, ProtocolError):  # it holds this very one, or does not know the call
+            return False
+        log.error("round %d: server %d %s", verdict["round"], self.party, TWICE[1])
+        return True
 
     def _keep(self, path: Path, number: int) -> None:
         """Let the noise of a round count, once the other server has taken the verdict."""

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -25,10 +26,17 @@ pytest.importorskip("grpc")
 
 import ray
 
-from tests.service.test_audits import Audited, verdicts
+from tests.fsl.test_proofs import bounded, small
+from tests.service.test_audits import PLAN, Audited, verdicts
+from tests.support.federation import wanted_rows
 from tests.support.network import Pair, assert_sums, wait_until
+from torchfsl.fsl.floors import ClientPolicy
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service import connect
+from torchfsl.service.client.remote import Connection
 from torchfsl.service.net.certificates import make_development_certificates
 
+SESSION = small(proofs="norm", l2_bound=400, noise_sigma=70, lane_sigma=3, max_epochs=3)
 ADDRESS = ray.util.get_node_ip_address()  # Ray takes loopback addresses for this one
 
 
@@ -174,11 +182,31 @@ def test_a_server_evaluates_on_a_cluster_and_goes_on_after_it_was_killed(
 
 
 class AuditedAtEngine(Engined, Audited):
-    """The same with an audit."""
+    """The same with an audit; clients go on in their sessions, where the plan has them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.members: dict[int, Connection] = {}
+        self.connections = contextlib.ExitStack()
+
+    def report(self, *clients: int) -> None:
+        if self.plan.max_epochs == 1:
+            super().report(*clients)
+            return
+        floors = ClientPolicy(min_clients=1, auditors=self.keys, audited=True)
+        for client in clients:
+            if client not in self.members:
+                link = connect(self.urls, self.tls, client, require=floors, policy=self.policy)
+                self.members[client] = self.connections.enter_context(link)
+            update = bounded(self.plan, np.random.default_rng(client))
+            wanted = wanted_rows(self.plan, update)
+            own = self.members[client].client
+            own.continue_session(self.number, indices=wanted).submit(update)
 
 
+@pytest.mark.parametrize("plan", [PLAN, SESSION], ids=["plain", "session"])
 def test_a_server_on_a_cluster_is_audited_also_after_it_was_killed(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
 ) -> None:
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
@@ -186,17 +214,18 @@ def test_a_server_on_a_cluster_is_audited_also_after_it_was_killed(
     make_development_certificates(tls, range(8))
     shutil.copytree(cluster_certificates(tmp_path, tls), tls, dirs_exist_ok=True)
     with AuditedAtEngine(tmp_path / "pair") as pair:
+        pair._plan = plan
         pair.engine = ("--engine", cluster.url, "--shards", "2")
         pair.start()
         pair.set_up()
-        with pair.audited_by(0, 1):
+        with pair.audited_by(0, 1), pair.connections:
             assert pair.round_of(1, 2).clients == (1, 2)
             pair.open()
-            pair.report(3)
+            pair.report(1 if pair.members else 3)
             pair.kill(0)  # its shards end with it
             pair.start(0)
             pair.report(4)
-            assert pair.close().clients == (3, 4)
+            assert pair.close().clients == ((1, 4) if pair.members else (3, 4))
         pair.owner.model(pair.task)
         assert [len(verdicts(pair, party)) for party in (0, 1)] == [2, 2]
 

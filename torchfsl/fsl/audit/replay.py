@@ -38,7 +38,7 @@ class Finding:
         step: in which the server lied (`secrets`, `set`, `report`, `verdict`, `noise` or `share`),
             or empty.
         why: what differs, and what explains it.
-        record, commitment: what the server signed.
+        record, commitment, signed: what the server signed, and its signature.
     """
 
     party: int
@@ -47,6 +47,7 @@ class Finding:
     why: str
     record: bytes
     commitment: bytes
+    signed: bytes
 
     def __str__(self) -> str:
         if not self.step:
@@ -86,6 +87,8 @@ class Auditor:
         self.noise: CorrelatedNoise | None = None
         if plan.noise_taps:
             self.noise = CorrelatedNoise(plan.noise_taps, noise_values(plan), self._keyed)
+        draw = self.noise or self._keyed
+        self._evaluator = LocalEvaluator(plan, party, draw, lambda: None, answers=False)
 
     def offer(self) -> tuple[int, ...] | None:
         """Rounds whose noise is held: it alone counts in the next share. None without `noise`."""
@@ -109,7 +112,10 @@ class Auditor:
         """
         shown = transcript.decode(self.plan, data, self.party)
         shown.audit.offered = self._offered if offered is None else offered
-        return _replay(self.plan, shown, self._keyed, self.noise)
+        try:
+            return _replay(shown, self._keyed, self.noise, self._evaluator)
+        finally:
+            self._evaluator.end()
 
     def audit(self, server: Server, commitment: bytes) -> bytes:
         """AUDIT_PASS of a server in this process, once it has committed; raises as `sign`."""
@@ -149,23 +155,23 @@ class Auditor:
 
 
 def _replay(
-    plan: Plan, shown: Transcript, keyed: KeyedNoise, noise: CorrelatedNoise | None
+    shown: Transcript, keyed: KeyedNoise, noise: CorrelatedNoise | None, evaluator: LocalEvaluator
 ) -> Finding:
     audit, said = shown.audit, shown.said
     if not shown.is_signed:
         raise ProtocolError(
             "the transcript is not signed by its server: it shows nothing", code="bad-signature"
         )
-    step, why = _lie(plan, shown, keyed, noise)
+    step, why = _lie(shown, keyed, noise, evaluator)
     head = audit.party, audit.round_number
-    return Finding(*head, step, why, audit.digest, said.commitment)
+    return Finding(*head, step, why, audit.digest, said.commitment, said.signature)
 
 
 def _lie(
-    plan: Plan, shown: Transcript, keyed: KeyedNoise, noise: CorrelatedNoise | None
+    shown: Transcript, keyed: KeyedNoise, noise: CorrelatedNoise | None, evaluator: LocalEvaluator
 ) -> tuple[str, str]:
     """The step and what differs in it; empty if nothing does."""
-    audit, party = shown.audit, shown.audit.party
+    audit, party, plan = shown.audit, shown.audit.party, shown.audit.plan
     own, other = (
         ReportSet.read(plan, audit.record[Kind.REPORT_SET, server]) for server in (party, 1 - party)
     )
@@ -178,7 +184,8 @@ def _lie(
     if lie := _lie_about_reports(own, other, shown.reports):
         return lie
     opening = Opening(plan, party, own.coin)
-    evaluator = LocalEvaluator(plan, party, noise or keyed, lambda: None)
+    for report in shown.reports.values():  # added before they are asked, as at a server: trees are
+        evaluator.take(report)  # expanded once for sum and proof, and what is rejected comes out
     try:
         verify_key = opening.agree(shown.reports, other)
         audit.set_digest = opening.set_digest

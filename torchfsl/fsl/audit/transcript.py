@@ -95,12 +95,15 @@ def parts(server: Server, share_commit: bytes) -> list[Buffer]:
         share_commit: what its `commit` gave.
 
     Raises:
-        ProtocolError: it is in another state, or the plan has no audit.
+        ProtocolError: it is in another state, the plan has no audit, or a report has changed on
+            its disk, for which an auditor would name it.
     """
     salt, _ = server.committed()
     audit, key = server.audit, server.sign_key
     if audit is None or key is None:
         raise ProtocolError("this plan has no audit, and no transcripts", code="wrong-step")
+    for report in audit.reports.values():
+        report.check_unchanged(server.party)
     both = (server.party, 1 - server.party)
     said = [audit.record[kind, speaker] for kind in RECORDED for speaker in both]
     pieces: list[tuple[Buffer, ...]] = [(m,) for m in (*said, share_commit)]

@@ -139,7 +139,7 @@ class AuditedRound:
         opened, the same noise could be taken off in round after round.
 
         Args:
-            least: one above the peer's index in the last round that has opened.
+            least: its index in the last round in which this server revealed, one more if it opened.
 
         Raises:
             ProtocolError: its index is lower.

@@ -93,16 +93,24 @@ class LocalEvaluator:
         party: of this server.
         draw: gives the noise of a plan that has any.
         release: called when reports were read; see `Spool.release`.
+        answers: whether to keep memory for answers, which a replay does not make.
     """
 
     def __init__(
-        self, plan: Plan, party: int, draw: noise.Draw, release: Callable[[], None]
+        self,
+        plan: Plan,
+        party: int,
+        draw: noise.Draw,
+        release: Callable[[], None],
+        *,
+        answers: bool = True,
     ) -> None:
         """Nothing is computed yet."""
         self._plan, self._party, self._draw, self._release = plan, party, draw, release
         self._checked = plan.with_trees if plan.verified else ()
         self._tables = RowTables(plan)
-        self._tables.make_room()
+        if answers:
+            self._tables.make_room()
         self._made: KeptAnswers[AnswerBody] = KeptAnswers()
         self.sums = RunningSums(plan, party, release)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from torchfsl.crypto import kdf
-from torchfsl.errors import RejectedSubmission
+from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl.bodies import Pieces
 from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
 from torchfsl.fsl.messages import Buffer, Kind
@@ -153,6 +153,27 @@ class Report(Arrivals):
                 *self.private,
             )
         return self._digest
+
+    def check_unchanged(self, party: int) -> None:
+        """Refuse bytes that have changed at server `party` since they were filed with digests.
+
+        Raises:
+            ProtocolError: they have, as on a disk that fails.
+        """
+        context, trees, seed = self.context, self.trees, self.trees.master_seed
+        assert seed is not None
+        assert self.public is not None
+        fits = self.commitment == context.commitment(self.public)
+        hidden = context.masked_digest(*self.masked)
+        fits &= self.private[party] == context.private_digest(seed, party, hidden)
+        if trees.public is not None:
+            fits &= trees.commitment == self.tree_context.commitment(trees.public)
+        if not fits:
+            raise ProtocolError(
+                f"the stored report of client {self.client} is not as it came: the round ends "
+                "unopened. Check the disk",
+                code="report-changed",
+            )
 
     def check_not_rejected(self) -> None:
         """Refuse to go on with a client that is out of the round.

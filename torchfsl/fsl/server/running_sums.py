@@ -10,6 +10,7 @@ leaves its sums over leaves behind, which its proof will ask for: trees are expa
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -56,7 +57,7 @@ class RunningSums:
         self._dense_sums: dict[str, Bytes] = {}
         self._waiting: dict[int, LoadedReport] = {}
         self._added: dict[int, Report] = {}
-        self._lifted: dict[tuple[int, str], bytes | memoryview] = {}
+        self._lifted: dict[tuple[int, str], tuple[bytes | memoryview, int | None]] = {}
         self._told = False
         self._spool.clear()
 
@@ -81,11 +82,13 @@ class RunningSums:
     def lifted(self, report: Report, segment: TreeSegment) -> tuple[Whole, ...] | None:
         """What `lifts.tree_sums` gives of a report under proofs, kept since it was added.
 
-        Low parts alone of rings whose sums fit them. None of a report that was not added: it has to
-        be made then.
+        Low parts alone of rings whose sums fit them. None of a report that was not added, or of
+        which a file has changed on the disk: it has to be made then.
         """
-        kept = self._lifted.get((report.client, segment.name))
-        if kept is None or self._added.get(report.client) is not report:
+        kept, crc = self._lifted.get((report.client, segment.name), (b"", None))
+        if not kept or self._added.get(report.client) is not report:
+            return None
+        if crc is not None and zlib.crc32(kept) != crc:
             return None
         parts = np.frombuffer(kept, np.int64).reshape(-1, segment.num_trees, self._values(segment))
         return tuple(parts)
@@ -160,8 +163,10 @@ class RunningSums:
         signed = -lifted_sums if self._party else lifted_sums
         try:
             for place, report in enumerate(reports):
-                held = self._spool.hold(signed[:, place].tobytes())
-                self._lifted[report.client, segment.name] = held
+                data = signed[:, place].tobytes()
+                held = self._spool.hold(data)
+                crc = None if held is data else zlib.crc32(data)  # of what is in a file
+                self._lifted[report.client, segment.name] = held, crc
             self._spool.release()
         except OSError as error:
             if not self._told:

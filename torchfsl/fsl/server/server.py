@@ -418,6 +418,8 @@ class Server(SecretHolder):
         """The share may leave now: charge its clients and the budget of rounds."""
         self.participation.charge(self._opening.accepted, self.rounds_opened)
         self.rounds_opened += 1
+        if self.audit is not None and self.noise is not None:  # the index does not go back from now
+            self.peer_noise = self.audit.check_peer_noise(self.peer_noise)
 
     def _fixed(self, message: bytes) -> bodies.ShareCommit:
         """The peer's commitment; under an audit once the message is a pass for it."""

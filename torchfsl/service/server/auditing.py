@@ -15,11 +15,19 @@ from typing import Final
 from torchfsl.crypto import kdf
 from torchfsl.crypto.signing import is_signed
 from torchfsl.errors import ProtocolError
+from torchfsl.fsl.bodies import ShareCommit
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.net.calls import NotReady
 from torchfsl.service.net.identity import Identity, NotAllowed
 from torchfsl.service.server.station import Station
-from torchfsl.service.state.audits import LIAR, MISSING, UNTAKEN, named_parts, transcript_info
+from torchfsl.service.state.audits import (
+    LIAR,
+    MISSING,
+    TWICE,
+    UNTAKEN,
+    named_parts,
+    transcript_info,
+)
 from torchfsl.service.state.steps import StoredState
 
 log = logging.getLogger("torchfsl.service.auditing")
@@ -58,8 +66,7 @@ class AuditDesk:
             NotReady: there is none yet, or none any more.
         """
         self._check_own(caller)
-        path = self._station.node.storage.audits.path(number)
-        data = await self._station.run(lambda: path.read_bytes() if path.exists() else b"")
+        data = await self._station.run(self._transcript, number)
         if not data:
             raise NotReady(f"round {number} has no transcript here")
         return data
@@ -87,6 +94,26 @@ class AuditDesk:
         """
         self._check_other(caller)
         await self._station.write(self._halt, number, step, why, signature)
+        await self._station.tell()
+
+    async def take_signed(
+        self, caller: Identity, number: int, record: bytes, said: ShareCommit, signature: str
+    ) -> None:
+        """Take another commitment of the other server than this one holds. The session halts.
+
+        Args:
+            caller: auditor.
+            number: of the round.
+            record: digest of the record that the other server signed.
+            said: commitment that it signed with it.
+            signature: of the auditor, which says that this was in that round.
+
+        Raises:
+            NotAllowed: it is this server's own auditor.
+            ProtocolError: this server holds that very one or none, or a signature is not theirs.
+        """
+        self._check_other(caller)
+        await self._station.write(self._halt_for_two, number, record, said, signature)
         await self._station.tell()
 
     # --- what the rounds wait for -------------------------------------------------------------
@@ -159,6 +186,13 @@ class AuditDesk:
         await station.tell()
         raise ProtocolError(f"round {number} ends unopened: {reason}", code="audit-missing")
 
+    def _transcript(self, number: int) -> bytes:
+        """None before the commitment is stored: after a crash it would be another one."""
+        node = self._station.node
+        path = node.storage.audits.path(number)
+        said = node.transcript.said(number, Kind.SHARE_COMMIT)
+        return path.read_bytes() if said is not None and path.exists() else b""
+
     def _end(self, number: int, reason: str) -> None:
         node = self._station.node
         node.abandon(number, reason)
@@ -189,9 +223,28 @@ class AuditDesk:
             node.storage.audits.alert(UNTAKEN)
             log.error("finding refused", extra={"round": number, "reason": str(error)})
             raise
+        self._name(number, step, why, signature=signature)
+
+    def _halt_for_two(self, number: int, record: bytes, said: ShareCommit, signature: str) -> None:
+        node, peer = self._station.node, 1 - self._station.node.party
+        held = node.storage.audits.held(node.plan, number)
+        shown = record, said.commitment
+        if held in (None, shown):
+            raise ProtocolError(f"round {number}: it is no second commitment", code="wrong-step")
+        parts = named_parts(node.plan, number, peer, shown, *TWICE)
+        self._check_signed("the commitment", peer, kdf.LABEL_NAMED, parts, signature)
+        key, signs = bytes.fromhex(node.plan.audit_keys[peer]), (record, bytes([peer]))
+        if not is_signed(key, said.signature, kdf.LABEL_RECORD, *signs, said.commitment):
+            raise ProtocolError(f"server {peer} did not sign that", code="bad-signature")
+        second = (said.commitment + said.signature).hex()
+        self._name(number, *TWICE, signature=signature, second_record=record.hex(), second=second)
+
+    def _name(self, number: int, step: str, why: str, **kept: str) -> None:
+        """Halt for what the other server's auditor has shown, once; the record keeps it."""
+        node, peer = self._station.node, 1 - self._station.node.party
         if "named" in node.storage.audits.record(node.plan, number):
             return
-        node.storage.audits.note(node.plan, number, named=f"{step}: {why}", signature=signature)
+        node.storage.audits.note(node.plan, number, named=f"{step}: {why}", **kept)
         node.storage.audits.alert(LIAR)
         reason = f"{LIAR}: its auditor names server {peer} ({step}: {why})"
         log.error("liar named", extra={"round": number, "alert": LIAR, "reason": reason})

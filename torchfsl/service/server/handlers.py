@@ -5,7 +5,7 @@ clients             Model, Retrieve, Answer, Upload, Submit, Fetch
 the other server    Relay, RelayFetch, Step, Abandon
 the owner           Toss, Reveal, SetUp, Replace, Open, Close, Abandon, Result, State
                     (rounds at server 0)
-auditors            AuditKey, Transcript (at their server), Passed, Named (at the other)
+auditors            AuditKey, Transcript (at their server), Passed, Named, Signed (at the other)
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.crypto.signing import SIGNATURE_BYTES
 from torchfsl.errors import ProtocolError
+from torchfsl.fsl.bodies import ShareCommit
 from torchfsl.fsl.messages import HEADER_BYTES, Header, Kind
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SIGN_KEY_BYTES
 from torchfsl.service.net.identity import Identity, NotAllowed, Role
@@ -212,6 +213,7 @@ class _Auditors:
             "Transcript": self._transcript,
             "Passed": self._passed,
             "Named": self._named,
+            "Signed": self._signed,
         }
 
     async def _key(self, caller: Identity, stream: Stream) -> None:
@@ -237,6 +239,17 @@ class _Auditors:
         check_hex("signature", fields["signature"], SIGNATURE_BYTES)
         told = (printable(fields["step"]), printable(fields["why"]), fields["signature"])
         await self._desk.take_named(caller, fields["round"], *told)
+        await stream.send(b"")
+
+    async def _signed(self, caller: Identity, stream: Stream) -> None:
+        sizes = {"record": DIGEST_BYTES, "commitment": DIGEST_BYTES}
+        sizes |= {"signed": SIGNATURE_BYTES, "twice": SIGNATURE_BYTES}
+        fields = await stream.request(round=int, **dict.fromkeys(sizes, str))
+        for name, size in sizes.items():
+            check_hex(name, fields[name], size)
+        record, *told = (bytes.fromhex(fields[name]) for name in ("record", "commitment", "signed"))
+        said = ShareCommit(*told)
+        await self._desk.take_signed(caller, fields["round"], record, said, fields["twice"])
         await stream.send(b"")
 
 

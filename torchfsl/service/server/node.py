@@ -292,12 +292,23 @@ class Node:
         return message
 
     def _seal(self, number: int, message: bytes) -> None:
-        """Under an audit: write the transcript of a commitment, before the commitment leaves."""
+        """Under an audit: write the transcript of a commitment, before the commitment leaves.
+
+        Raises:
+            ProtocolError: a report has changed on the disk. The round ends unopened.
+        """
         server, audits = self.server, self.storage.audits
         if server.audit is None:
             return
         info = transcript_info(self.plan.digest, number, self.party)
-        audits.seal(info, number, transcript.parts(server, message))
+        try:
+            parts = transcript.parts(server, message)
+        except ProtocolError as error:
+            files = self.storage.report_log.changed() or [self.storage.folder]
+            why = f"{error}, {', '.join(map(str, files))}"
+            self.storage.end_unopened(number, why, server)
+            raise ProtocolError(why, code=error.code) from error
+        audits.seal(info, number, parts)
         audits.note(self.plan, number, record=server.audit.digest.hex(), said=message.hex())
         server.reports.forget_messages()
 
@@ -383,6 +394,8 @@ class Node:
     def _charge(self, index: int) -> None:
         """Count the round as opened, and for its clients."""
         self._ledger.put_setting("opened", b"%d" % (index + 1))
+        if self.server.peer_noise:
+            self._ledger.put_setting("peer noise", b"%d" % self.server.peer_noise)
         charged = self.server.participation.charged(index)
         self._ledger.put_participations((client, index) for client in charged)
 

@@ -31,6 +31,8 @@ UNTAKEN: Final = "audit_finding_refused"
 UNCOMMITTED: Final = "audit_uncommitted"
 """A round that ended before both servers had committed, in which one may have seen its noise."""
 _COUNTED: Final = (MISSING, LIAR, UNTAKEN, UNCOMMITTED)
+TWICE: Final = ("commitment", "it has signed two commitments in this round")
+"""Step and reason of a finding that another signed commitment shows."""
 KEY_BYTES: Final = 32
 _ROUND: Final = struct.Struct("<Q")
 

@@ -136,6 +136,12 @@ class ReportLog:
         """Bytes of all messages."""
         return sum(length for _, _, length in self._places)
 
+    def changed(self) -> list[Path]:
+        """Files in which a record is not as it was written."""
+        places = ((self._segments[number], start) for number, start, _ in self._places)
+        found = [part.path for part, at in places if _record_at(part, at - _HEADER.size) is None]
+        return sorted(set(found))
+
     def append(self, messages: Sequence[bytes]) -> list[memoryview | StoreFull]:
         """Write messages; once this returns, those that came back as views survive a crash.
 
