@@ -124,7 +124,7 @@ replay_arm() {
 # Headers for Arm come with the cross compiler.
 parse_arm() {
     local source
-    for source in path/path_arm path/path_portable host/kernels host/check_kernels; do
+    for source in path/path_arm path/path_portable host/kernels host/check_kernels client/sha256_cpu; do
         clang++ --target=aarch64-linux-gnu -std=gnu++20 -march=armv8-a+crypto -Wall -Wextra \
             -fsyntax-only "$ROOT/torchfsl/kernels/csrc/$source.cc" || return 1
     done

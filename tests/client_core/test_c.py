@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from tests.support.client_core import ROOT, SOURCES, build
-from tests.support.federation import Wire, make_plan, make_segment, open_wire, submit
+from tests.support.federation import make_plan, make_segment, open_wire, submit
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.round import finish_round
+from torchfsl.fsl.transport import Transport
 from torchfsl.submodel.update import SegmentUpdate
 
 HEADER = SOURCES / "client" / "torchfsl_client.h"
@@ -37,8 +38,8 @@ def release() -> Path:
     return build("torchfsl_client")
 
 
-def deliver_all(process: subprocess.Popen[bytes], wire: Wire) -> None:
-    """All messages of a program that calls as the page's example does."""
+def deliver_all(process: subprocess.Popen[bytes], wire: Transport, client: int = 5) -> None:
+    """All messages of a program that calls as the page's example does, client after client."""
     assert process.stdin is not None
     assert process.stdout is not None
     while line := process.stdout.readline():
@@ -46,8 +47,9 @@ def deliver_all(process: subprocess.Popen[bytes], wire: Wire) -> None:
         answer = b""
         if size:
             wire.send(party, process.stdout.read(size))
+            client += kind == Kind.REPORT  # the last one of a client
         else:
-            answer = wire.fetch(party, Kind(kind), 1, 5)
+            answer = wire.fetch(party, Kind(kind), 1, client)
         process.stdin.write(b"%08x" % len(answer) + answer)
         process.stdin.flush()
 

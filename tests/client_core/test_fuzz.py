@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,11 +16,12 @@ PLANS = Path(__file__).with_name("plans.txt")
 pytestmark = pytest.mark.slow
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, path: str = "") -> str:
     if not shutil.which("cmake"):
         pytest.skip("cmake is not installed: apt-get install cmake")
     program = build("fuzz_client") / "fuzz_client"
-    done = subprocess.run([program, PLANS, *arguments], capture_output=True, text=True, check=False)
+    command, chosen = [program, PLANS, *arguments], os.environ | {"TORCHFSL_CPU_PATH": path}
+    done = subprocess.run(command, env=chosen, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -29,6 +31,10 @@ def test_its_plans_are_of_all_kinds() -> None:
     assert {plan.proofs for plan in plans} == {"none", "lanes", "norm"}
     assert {plan.lane for plan in plans} == {"none", "count", "weight"}
     assert any(plan.late and plan.statement and not plan.retrieving for plan in plans)
+
+
+def test_what_rounds_send_depends_on_no_instruction() -> None:
+    assert run("digest") == run("digest", path="portable")
 
 
 def test_seeded_inputs_break_nothing() -> None:

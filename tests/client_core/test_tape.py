@@ -30,8 +30,8 @@ VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 class Tape:
     """Bytes that follow from a seed, in place of the system's."""
 
-    def __init__(self, seed: int) -> None:
-        self.data = np.random.default_rng(seed).bytes(1 << 16)
+    def __init__(self, seed: int, size: int = 1 << 16) -> None:
+        self.data = np.random.default_rng(seed).bytes(size)
         self.at = 0
 
     def urandom(self, size: int) -> bytes:

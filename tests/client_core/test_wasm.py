@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 
 from tests.client_core.test_c import PLAN, deliver_all
-from tests.client_core.test_tape import cases, on_tape, open_wire, small_update
-from tests.support.client_core import ROOT, SOURCES
-from tests.support.federation import wanted_rows
+from tests.client_core.test_tape import Tape, cases, on_tape, open_wire, small_update
+from tests.support.client_core import REPORT, ROOT, SOURCES, Core, CoreClient
+from tests.support.federation import random_update, wanted_rows
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.plan import Plan
 
@@ -75,6 +76,27 @@ def test_every_message_in_node_is_equal(text: str, tmp_path: Path) -> None:
         status, said = process.wait(60), process.stderr.read().decode() if process.stderr else ""
     assert status == 0, said
     assert [event.data for event in wires[0].events] == [event.data for event in wires[1].events]
+
+
+def test_a_thousand_draws_in_node_are_those_of_the_native_core(core: Core, tmp_path: Path) -> None:
+    """Secrets differ from draw to draw, so that trees, hints, tags and seals do."""
+    draws, built = 1000, wasm("tape.wasm", "--tape")
+    plan = dataclasses.replace(PLAN, max_clients=draws)
+    update, wires = random_update(plan, np.random.default_rng(1)), [open_wire(plan) for _ in (0, 1)]
+    size, tape = 4096, Tape(2, 4096 * draws).data
+    job = job_of(plan, update, 5, 1, tape, built) | {"clients": draws}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    command = ["node", Path(__file__).with_name("round.mjs"), tmp_path / "job.json"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        deliver_all(process, wires[0])
+    assert process.returncode == 0
+    own, wanted = CoreClient(core, plan, wires[1], 5), wanted_rows(plan, update)
+    for draw in range(draws):
+        own.client_id, own.tape = 5 + draw, tape[draw * size : (draw + 1) * size]
+        assert own.start_round(1, indices=wanted).submit(update) == REPORT
+    made = [[event.data for event in wire.events] for wire in wires]
+    assert len(made[0]) == 10 * draws
+    assert made[0] == made[1]
 
 
 def test_a_release_is_small_and_has_no_tape() -> None:

@@ -50,9 +50,10 @@ class Pair(LoopbackServers):
     """
 
     def __init__(
-        self, folder: Path, plan: Plan | None = None, config: str = CONFIG, *, odd: int = -1
-    ) -> None:
-        super().__init__(folder, clients=8, config=config)
+        self, folder: Path, plan: Plan | None = None, config: str = CONFIG, *, odd: int = -1,
+        clients: int = 8,
+    ) -> None:  # fmt: skip
+        super().__init__(folder, clients=clients, config=config)
         self.number = 0
         self._odd = odd
         self.policy = QUICK

@@ -65,7 +65,7 @@ class WebPair(Pair):
 
     def __init__(
         self, folder: Path, plan: Plan | None = None, limits: str = "", *, counts: int = 99,
-        share: float = 1.0,
+        share: float = 1.0, clients: int = 8,
     ) -> None:  # fmt: skip
         self.web = folder / "web"
         make_public_certificate(self.web)
@@ -86,7 +86,7 @@ class WebPair(Pair):
             f'key = "{self.web}/web.key"\nadmission = "{self.admission}"\n'
             f'origins = ["{ORIGIN}"]\n'
         )
-        super().__init__(folder, plan, CONFIG + limits + section)
+        super().__init__(folder, plan, CONFIG + limits + section, clients=clients)
 
     def command(self, party: int) -> list[str]:
         return [*super().command(party), "--deny", str(self.deny)]

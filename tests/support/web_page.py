@@ -93,8 +93,8 @@ def _npm(*words: str) -> subprocess.CompletedProcess[str]:
 class PagePair(WebPair):
     """A pair whose HTTPS doors keep their ports over restarts and serve pages of `origin`."""
 
-    def __init__(self, folder: Path, plan: Plan, origin: str) -> None:
-        super().__init__(folder, plan)
+    def __init__(self, folder: Path, plan: Plan, origin: str, *, clients: int = 8) -> None:
+        super().__init__(folder, plan, clients=clients)
         self._fixed, self._origin = free_ports(2), origin
 
     def command(self, party: int) -> list[str]:
@@ -139,7 +139,7 @@ class Page:
     def set_job(self, pair: PagePair, rounds: int, **changes: Any) -> None:
         """What the client is to do: so many rounds."""
         self.pair, self._events = pair, queue.Queue()
-        updates = {n: pair.update_of(n) for n in range(1, 9)}
+        updates = {n: pair.update_of(n) for n in range(1, 12)}
         self.job = {
             "urls": [f"https://127.0.0.1:{port}" for port in pair.web_ports],
             "policy": {"minClients": 1, "keys": pair.plan.server_keys},
@@ -222,7 +222,7 @@ class Page:
     def _answer(self, path: str, asked: dict[str, Any]) -> Any:
         assert self.pair is not None
         if path == "/tokens":
-            rounds = (1, 9)
+            rounds = (1, 12)
             return self.pair.issuer.admit(FIRST, asked["jkt"], task=asked["task"], rounds=rounds)
         if path == "/job":
             job, self.job = self.job, {**self.job, "dies": 0}

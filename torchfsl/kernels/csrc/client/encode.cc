@@ -349,6 +349,18 @@ void store_words(const Vector<i64>& values, u8* out) {
   }
 }
 
+// Whether no exponent, the bits of `mask`, is that of infinities and NaN.
+template <class Word>
+bool are_finite(const Bytes& values, Word mask) {
+  bool finite = true;
+  for (std::size_t at = 0; at + sizeof mask <= values.size(); at += sizeof mask) {
+    Word bits;
+    std::memcpy(&bits, values.data() + at, sizeof bits);
+    finite &= (bits & mask) != mask;
+  }
+  return finite;
+}
+
 }  // namespace
 
 void subtract_ring(u8* values, const u8* others, std::size_t count, unsigned width) {
@@ -394,17 +406,9 @@ bool widen(View sent, u32 download, u32 dtype, Bytes& out) {
                   dtype == TFSL_FLOAT64 ? static_cast<const void*>(&wide) : &value, size);
     }
   }
-  const std::size_t size = std::size_t{2} << dtype;
-  const u64 mask = dtype == TFSL_FLOAT16   ? 0x7c00
-                   : dtype == TFSL_FLOAT32 ? 0x7f800000
-                                           : 0x7ff0000000000000;
-  bool finite = true;
-  for (std::size_t at = 0; at + size <= out.size(); at += size) {
-    u64 bits = 0;
-    std::memcpy(&bits, out.data() + at, size);
-    finite &= (bits & mask) != mask;
-  }
-  return finite;
+  if (dtype == TFSL_FLOAT16) return are_finite<std::uint16_t>(out, 0x7c00);
+  if (dtype == TFSL_FLOAT32) return are_finite<u32>(out, 0x7f800000);
+  return are_finite<u64>(out, 0x7ff0000000000000);
 }
 
 }  // namespace fsl::client

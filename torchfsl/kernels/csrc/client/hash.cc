@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "dispatch.h"
+#include "sha256_cpu.h"
+
 namespace fsl::client {
 namespace {
 
@@ -19,6 +22,9 @@ constexpr u32 kRound[64] = {
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
 void compress(u32* state, const u8* data, std::size_t num_blocks) {
+#if defined(__x86_64__) || defined(__aarch64__)
+  if (has_sha256()) return compress_by_cpu(kRound, state, data, num_blocks);
+#endif
   u32 w[64];
   for (; num_blocks; --num_blocks, data += 64) {
     for (int i = 0; i < 16; ++i) {

@@ -34,6 +34,7 @@ struct CpuFeatures {
   bool vaes512 = false;
   bool pclmul = false;
   bool vpclmul = false;
+  bool sha256 = false;
 };
 
 CpuFeatures detect() {
@@ -46,6 +47,7 @@ CpuFeatures detect() {
   if (!found.aesni || !(c & bit_OSXSAVE) || (saved_state() & 0x06) != 0x06) return found;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return found;
   found.vpclmul = c & bit_VPCLMULQDQ;
+  found.sha256 = b & bit_SHA;
   found.vaes256 = (b & bit_AVX2) && (c & bit_VAES);
   found.vaes512 = found.vaes256 && (b & kAvx512) == kAvx512 && (saved_state() & 0xe6) == 0xe6;
   return found;
@@ -56,16 +58,17 @@ CpuFeatures detect() {
 struct CpuFeatures {
   bool aes = false;
   bool pmull = false;
+  bool sha256 = false;
 };
 
 // User programs may not read the feature registers of Arm; the system tells.
 CpuFeatures detect() {
 #if defined(__linux__)
-  constexpr unsigned long kAes = 1 << 3, kPmull = 1 << 4;  // HWCAP_AES, HWCAP_PMULL
+  constexpr unsigned long kAes = 1 << 3, kPmull = 1 << 4, kSha2 = 1 << 6;  // HWCAP_..
   const unsigned long found = getauxval(AT_HWCAP);
-  return {(found & kAes) != 0, (found & kPmull) != 0};
+  return {(found & kAes) != 0, (found & kPmull) != 0, (found & kSha2) != 0};
 #elif defined(__APPLE__)
-  return {true, true};  // all of them have both
+  return {true, true, true};  // all of them have these
 #else
   return {};
 #endif
@@ -120,6 +123,15 @@ const Path& active_path() {
 bool has_carryless_multiply() {
   static const bool found = find_carryless_multiply();
   return found;
+}
+
+bool has_sha256() {
+#if defined(__x86_64__) || defined(__aarch64__)
+  static const bool found = &active_path() != &kPortablePath && detect().sha256;
+  return found;
+#else
+  return false;
+#endif
 }
 
 }  // namespace fsl

@@ -14,4 +14,7 @@ const Path& active_path();
 // own: PCLMULQDQ, or VPCLMULQDQ for the wide paths, or PMULL.
 bool has_carryless_multiply();
 
+// Whether it has instructions for SHA-256; false on the portable path.
+bool has_sha256();
+
 }  // namespace fsl
