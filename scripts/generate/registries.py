@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 from typing import Final
 
 from scripts.generate.labels import uses
