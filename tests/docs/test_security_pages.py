@@ -103,11 +103,8 @@ def missing_from(page: str) -> list[str]:
         for base, file, name in places
         if not (ROOT / base / file).is_file() or name not in defined(ROOT / base / file)
     ]
-    rows = [
-        line.split("|")[-2]
-        for line in page.partition("## Claims")[2].splitlines()[4:]
-        if "|" in line
-    ]
+    table = page.partition("## Claims")[2].partition("\n## ")[0].strip().splitlines()[2:]
+    rows = [line.split("|")[-2] for line in table if line.startswith("|")]
     named = {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
     lacking += [name for name in named if "." not in name and name not in attacks()]
     lacking += [name for name in named if "." in name and not importlib.util.find_spec(name)]
