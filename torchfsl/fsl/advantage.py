@@ -1,4 +1,6 @@
-"""What attackers gain over a whole task, as sums of terms; docs/specification/security.md has them.
+"""Advantages of attackers over a whole task, as sums of terms.
+
+docs/specification/security.md has the games and the formulas.
 
 `chance` is a probability over all rounds and reports of the task. `work` is the number of calls of
 AES, BLAKE2s or SHA-256 at which a chance that grows with them reaches one. Reports are counted as
