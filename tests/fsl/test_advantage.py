@@ -1,4 +1,4 @@
-"""Advantages of attackers against numbers worked out by hand, and against the pages that name them."""
+"""Advantages of attackers against numbers worked out by hand and the pages that name them."""
 
 from __future__ import annotations
 
@@ -79,6 +79,9 @@ def test_terms_of_a_proof_by_hand() -> None:
     assert plan.statement.num_values == (588 + 1) * 18 + 64_327 + 4 + (588 + 1) + 4
     leaves = 588 * 1012 + 197_372 + 6 * math.ceil(plan.statement.num_values / 16)
     assert advantage.forged_trees(plan) == 4 * leaves / 2**128
+    # 19 values of 4 bytes at a leaf; of carry trees 13 levels, and 16 values of 7 bytes.
+    paths = [2 * (588 * 10 + 18), 589 * 5, 2 * 6 * 13, 6 * 7]
+    assert advantage.secret_blocks(plan) == paths
     # Norm, counts, k_max, carries, and three bits; wires and coefficients of order 256.
     assert advantage.proof_error(plan.statement) == (2 * 256 - 2 + 7) / (MODULUS - 256)
     magnitudes = (269 + 2) * 65_536 + 419 + 2 * 21
@@ -93,6 +96,7 @@ def test_levels_of_security_are_those_of_the_bounds() -> None:
     false = advantage.forged_trees(plan) + advantage.proof_error(plan.statement)
     assert math.floor(-math.log2(false)) == 106
     assert math.floor(bits(plan)["view: a report is drawn again"]) == 59
+    assert math.floor(bits(audited(plan))["audit: a false report is accepted"]) == 106
     levels = (ROOT / "SECURITY.md").read_text().partition("## Levels")[2].partition("\n## ")[0]
     assert {"106 bits", "2**85 steps", "chance 2**-106", "2**-59"} <= set(
         re.findall(r"106 bits|2\*\*85 steps|chance 2\*\*-106|2\*\*-59", levels)
@@ -124,6 +128,9 @@ def test_more_rounds_and_clients_cost_as_many_bits_as_they_have() -> None:
 def test_a_row_finds_no_bin_in_segments_that_have_bins_which_can_fail() -> None:
     event = "none: a row finds no bin"
     assert bits(din())[event] == 40
+    assert bits(mixed_plan())[event] == 40 - 2, "one of its two tables has bins of three rows"
+    names = [make_segment(name, "rows", (99, 1), k_max=9, theta=9) for name in "ab"]
+    assert bits(make_plan(*names))[event] == 40 - 2 - 1
     assert event not in bits(full(4, 64))
     assert event not in bits(make_plan(make_segment("s", "rows", (99, 1), k_max=9, theta=3)))
 

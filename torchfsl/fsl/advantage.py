@@ -20,6 +20,7 @@ from torchfsl.crypto.field128 import MODULUS
 from torchfsl.fsl.cuckoo.bounds import ALWAYS_SAFE_THETA
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.proof_shape import WRAP_BITS
 from torchfsl.fsl.plan.statement import CARRY_BITS, Statement
 from torchfsl.fsl.suite import FAILURE_BITS
 from torchfsl.submodel.segments import ceil_div, ceil_shift
@@ -31,8 +32,6 @@ _PUBLIC_KEYS: Final = 6
 """AES keys of a set of trees under which states are hashed: tree, three of the check, Conv, tag."""
 _CHECK_WORK: Final = 85
 """Generalised birthday over the 256 bits of a check word: `2**(256 / 3)` steps and memory."""
-_WRAPS: Final = 2.0**-60
-"""More wraps than carry trees, per report; see `plan.proof_shape`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +53,16 @@ class Term:
     assumes: str
 
 
-def num_rounds(plan: Plan) -> int:
-    """The rounds that terms are about: one if the plan has no limit."""
-    return plan.max_rounds or 1
-
-
 def terms(plan: Plan) -> tuple[Term, ...]:
     """The terms of all games that the plan has."""
-    reports = num_rounds(plan) * plan.max_clients
+    reports = (plan.max_rounds or 1) * plan.max_clients
     return (*_view(plan, reports), *_report(plan, reports), *_retrieval(plan, reports),
             *_audit(plan), *_placement(plan, reports))  # fmt: skip
 
 
 def lines(plan: Plan) -> list[str]:
     """The terms as a table, behind a line on the task that they are about."""
-    rounds, found = num_rounds(plan), terms(plan)
+    rounds, found = plan.max_rounds or 1, terms(plan)
     limit = "" if plan.max_rounds else " (max_rounds is 0: no limit)"
     wide = max(len(term.event) for term in found)
     return [
@@ -121,7 +115,7 @@ def _view(plan: Plan, reports: int) -> Iterator[Term]:
     yield Term("view", "two texts have one digest", "work", _BLOCK, "SHA-256")
     if plan.statement is not None:
         wraps = plan.statement.proven.magnitudes() / 2.0**plan.statement.ring_bits
-        seen = reports * (_WRAPS + wraps / 2.0**CARRY_BITS)
+        seen = reports * (2.0**-WRAP_BITS + wraps / 2.0**CARRY_BITS)
         yield _chance("view", "a report is drawn again", seen, "none: statistical")
 
 
