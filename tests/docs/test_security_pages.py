@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+from scripts.attacks.__main__ import attacks
 from scripts.checks.prose import prose_of, words
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,7 +18,16 @@ PAGES = [
     SECURITY,
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("security-arguments", "findings", "proofs", "sesa", "sefl", "privhfl")
+        for name in (
+            "security-arguments",
+            "findings",
+            "proofs",
+            "sesa",
+            "sefl",
+            "privhfl",
+            "audit-pack",
+            "specification/security",
+        )
     ),
 ]
 
@@ -68,3 +80,51 @@ def test_the_first_screens_say_that_one_server_can_steer_and_then_read_samples()
     for text in (first, learns):
         assert "steer" in text
         assert "training samples" in text
+
+
+def defined(path: Path) -> set[str]:
+    """Functions and classes of a file, methods behind their class and a dot."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+            inner = node.body if isinstance(node, ast.ClassDef) else []
+            found |= {f"{node.name}.{f.name}" for f in inner if isinstance(f, ast.FunctionDef)}
+    return found
+
+
+def missing_from(page: str) -> list[str]:
+    """Functions, tests, attacks and files that the audit pack names and the checkout lacks."""
+    code = re.findall(r"`(\w+/[\w/]+\.py):([\w.]+)`", page)
+    tests = re.findall(r"`(\w+/[\w/]+\.py)::(\w+)`", page)
+    places = [("torchfsl", *named) for named in code] + [("tests", *named) for named in tests]
+    lacking = [
+        f"{file}:{name}"
+        for base, file, name in places
+        if not (ROOT / base / file).is_file() or name not in defined(ROOT / base / file)
+    ]
+    table = page.partition("## Claims")[2].partition("\n## ")[0].strip().splitlines()[2:]
+    rows = [line.split("|")[-2] for line in table if line.startswith("|")]
+    named = {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+    lacking += [name for name in named if "." not in name and name not in attacks()]
+    lacking += [name for name in named if "." in name and not importlib.util.find_spec(name)]
+    files = re.findall(r"`((?:torchfsl|tests|deploy|scripts|\.github|\.ci)/[\w./-]+)`", page)
+    return lacking + [name for name in files if not (ROOT / name).exists()]
+
+
+def test_the_audit_pack_names_what_exists() -> None:
+    page = (ROOT / "docs" / "audit-pack.md").read_text()
+    assert page.count("::test_") > 15
+    assert not missing_from(page)
+    for there, gone in [
+        (".py:fold`", ".py:fault`"), ("Opening.agree`", "Opening.disagree`"),
+        ("::test_every_lie_is_named_with_its_step", "::test_every_lie"),
+        ("`forged_tags` |", "`forged_bags` |"), ("build.lock`", "built.lock`"),
+        ("`scripts.attacks.distinguish`", "`scripts.attacks.extinguish`"),
+    ]:  # fmt: skip
+        assert there in page
+        assert len(missing_from(page.replace(there, gone))) == 1, gone
+
+
+def test_the_audit_pack_is_one_page() -> None:
+    assert len((ROOT / "docs" / "audit-pack.md").read_text().split()) <= 1200

@@ -8,7 +8,7 @@ import math
 from torchfsl.crypto.field128 import ELEMENT_BYTES
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, expect_a
-from torchfsl.fsl import privacy
+from torchfsl.fsl import advantage, privacy
 from torchfsl.fsl.costs import ServerMemory, memory, predict
 from torchfsl.fsl.noise import noise_values, ring_bytes
 from torchfsl.fsl.plan.layout import TreeSegment
@@ -30,8 +30,12 @@ _WORTH_IT = 0.5
 """Another policy is named where it costs less than this share of the chosen one."""
 
 
-def explain(plan: Plan) -> str:
+def explain(plan: Plan, *, security: bool = False) -> str:
     """The plan as a table, advice below it, and the totals of a client last.
+
+    Args:
+        plan: of two servers.
+        security: whether the advantages of attackers follow.
 
     Raises:
         ParameterError: no plan.
@@ -43,7 +47,8 @@ def explain(plan: Plan) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     lines += [f"{s.name}: {text}" for s in plan.segments for text in _advice(plan, s)]
-    return "\n".join([*lines, *_numbers(plan), *_costs(plan), *_bounded(plan), *_private(plan)])
+    lines += [*_numbers(plan), *_costs(plan), *_bounded(plan), *_private(plan)]
+    return "\n".join([*lines, *(advantage.lines(plan) if security else ())])
 
 
 def _numbers(plan: Plan) -> list[str]:

@@ -84,7 +84,7 @@ class Guarantee:
         blocks: how many blocks of how many a client draws and sends in secret (`BlockSample`),
             which neither server nor public sees; None where the guarantee does not count on it.
         epsilon_server: against one server, which sees who participates and knows its own noise; for
-            a client that participates in every round.
+            a client with `participations` reports.
         epsilon_public: against everybody who sees the aggregates only.
         multiplier_server: noise over sensitivity in one round, against a server.
         multiplier_public: the same against the public.

@@ -223,11 +223,14 @@ class SubmodelPlan:
         """Tensors that clients download in the clear: all outside retrieving segments."""
         return tuple(t for s in in_the_clear(self.segments) for t in s.tensors)
 
-    def explain(self) -> str:
-        """The plan in words: what servers learn, what a client sends, what a round costs."""
+    def explain(self, **options: bool) -> str:
+        """The plan in words: what servers learn, what a client sends, what a round costs.
+
+        `security=True` adds the advantages of attackers over all rounds, for a plan of two servers.
+        """
         package = type(self).__module__.split(".")[1]
         module = importlib.import_module(f"torchfsl.{package}.explain")  # above plans
-        return "\n".join(filter(None, [self.discloses(), module.explain(self)]))
+        return "\n".join(filter(None, [self.discloses(), module.explain(self, **options)]))
 
     def discloses(self) -> str:
         """Information that servers learn in addition to the sums; empty if no plan says it."""

@@ -14,14 +14,14 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.submodel.segments import ceil_div
 
 MAX_CARRIES: Final = 16
-_WRAP_BITS: Final = 60
+WRAP_BITS: Final = 60
 """More than `num_carries` wraps are wanted with chance at most 2**-60 a report."""
 
 
 def num_carries(magnitudes: int, ring_bits: int) -> int:
     """The least T with E**(T+1) / (T+1)! <= 2**-60, E = magnitudes / 2**l the wraps expected."""
     for carries in range(1, MAX_CARRIES + 1):
-        wraps = magnitudes ** (carries + 1) << _WRAP_BITS
+        wraps = magnitudes ** (carries + 1) << WRAP_BITS
         if wraps <= math.factorial(carries + 1) << (ring_bits * (carries + 1)):
             return carries
     most = _most_magnitudes(ring_bits)
@@ -35,7 +35,7 @@ def num_carries(magnitudes: int, ring_bits: int) -> int:
 def _most_magnitudes(ring_bits: int) -> int:
     """The largest magnitudes for which `MAX_CARRIES` suffice."""
     power = MAX_CARRIES + 1
-    room = math.factorial(power) << (ring_bits * power) >> _WRAP_BITS
+    room = math.factorial(power) << (ring_bits * power) >> WRAP_BITS
     low, high = 1, 1 << (ring_bits + power)
     while low < high:
         middle = (low + high + 1) // 2
