@@ -1,9 +1,9 @@
 """The faults of `faults.py`: what is done to servers and clients, and the wait until all is well.
 
 A fault is done, and withdrawn where it is one that passes (a full disk). Then nothing is touched:
-both servers must be ready again by themselves. Only for what docs/operations.md says that a person
-has to look at (`PERSON`: older and damaged states, status 65) may a supervisor have given up. This
-program is the person then: it puts the newest state back and starts the server.
+both servers must be ready again by themselves. Only for what docs/operate/incidents.md leaves to a
+person (`PERSON`: older and damaged states, status 65) may a supervisor have given up. This program
+is the person then: it puts the newest state back and starts the server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PERSON: Final = (
     "ledger gone",
     "model damaged",
 )
-"""After these a person has to look: see 'When the state is refused' in docs/operations.md."""
+"""A person has to look: see 'When the state is refused' in docs/operate/incidents.md."""
 CLIENT_KINDS: Final = ("kill client", "kill client, report acknowledged")
 KILLS: Final = ("kill", "kill both", *CLIENT_KINDS)
 KINDS: Final = (

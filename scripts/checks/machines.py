@@ -1,8 +1,8 @@
 """Two servers on machines that systemd booted, each with the unit of `deploy/`, for `faults.py`.
 
 FOLDER of `--root` becomes the root of a Debian 12 (`debootstrap`, once, some hundred megabytes), in
-which the commands of docs/operations.md, "Under systemd", are run as they are printed. Two copies
-of it are booted by `systemd-nspawn`, with systemd as their first process and the network of this
+which the commands of docs/operate/deploy.md, "Under systemd", are run as they are printed. Two
+copies of it are booted by `systemd-nspawn`, with systemd as first process and the network of this
 machine; each gets a server's settings and files, and nothing is done in them but `systemctl`.
 First a server that is frozen must be ended by the watchdog within its minute, and started again; a
 stop must be a clean one; the unit's own view of the sandbox is asked of systemd.
@@ -26,7 +26,7 @@ from typing import Any
 from scripts.checks.fault_servers import Supervised
 from scripts.program import ROOT, Found, UsageError
 
-MANUAL = ROOT / "docs" / "operations.md"
+MANUAL = ROOT / "docs" / "operate" / "deploy.md"
 UNIT = "torchfsl.service"
 
 _NSPAWN = ("systemd-nspawn", "--quiet", "--register=no", "--keep-unit")
@@ -40,8 +40,8 @@ _WATCHDOG_SECONDS = 100.0
 def printed_commands() -> list[str]:
     """The manual's commands for a machine under systemd, but the last, which starts the server."""
     section = MANUAL.read_text().split("\n## Under systemd\n")[1].split("\n## ")[0]
-    printed = re.findall(r"(?m)^    (.*)$", section)
-    lines = [line.split("    #")[0].strip() for line in printed]
+    printed = re.search(r"```sh\n(.*?)```", section, flags=re.DOTALL)
+    lines = [line.split("    #")[0].strip() for line in printed[1].splitlines()] if printed else []
     if not lines or not lines[-1].startswith("systemctl daemon-reload"):
         raise SystemExit("the manual's section 'Under systemd' does not end with starting the unit")
     return lines[:-1]

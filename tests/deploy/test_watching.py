@@ -74,7 +74,7 @@ def test_each_alert_says_how_urgent_it_is_and_what_to_do() -> None:
 
 
 def test_each_alert_is_on_the_operators_page() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "operate" / "incidents.md").read_text()
     assert [rule["alert"] for rule in rules() if f"`{rule['alert']}`" not in page] == []
 
 

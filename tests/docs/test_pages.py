@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.generate import figures, scale_table, settings_page, site_hooks
+from scripts.generate import figures, scale_table, service_tables, settings_page, site_hooks
 from torchfsl.faces import homes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,6 +107,11 @@ def test_the_reference_of_settings_is_that_of_the_dataclasses() -> None:
 def test_the_table_of_scale_is_that_of_the_script_and_its_rates() -> None:
     text = scale_table.PAGE.read_text()
     assert text == scale_table.written(text), "stale: python -m scripts.generate.scale_table"
+
+
+def test_the_tables_of_the_service_are_those_of_its_stored_results() -> None:
+    text = service_tables.PAGE.read_text()
+    assert service_tables.render() in text, "stale: python -m scripts.generate.service_tables"
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -152,8 +152,9 @@ def test_the_machines_get_what_the_manual_prints() -> None:
 def test_a_manual_that_does_not_end_with_the_start_is_no_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = tmp_path / "operations.md"
-    page.write_text("\n## Under systemd\n\n    install one thing\n\n## Next\n\n    systemctl\n")
+    page = tmp_path / "deploy.md"
+    end = "## Next\n\n```sh\nsystemctl\n```\n"
+    page.write_text(f"\n## Under systemd\n\n```sh\ninstall one thing\n```\n\n{end}")
     monkeypatch.setattr(machines, "MANUAL", page)
     with pytest.raises(SystemExit, match="does not end with starting the unit"):
         machines.printed_commands()

@@ -232,7 +232,7 @@ def fill(disk: Path) -> Path:
 def test_a_pair_goes_on_with_the_model_of_the_server_that_kept_its_disk(
     tmp_path: Path, party: int
 ) -> None:
-    """As "A lost disk" in docs/operations.md says."""
+    """As "Recover from a lost disk" in docs/operate/backup.md says."""
     with Pair(tmp_path, mixed_plan()) as pair:
         pair.start()
         pair.set_up()

@@ -40,7 +40,7 @@ try it on one machine
                  --state state1 --tls certs
   python -m training din --servers https://127.0.0.1:7000,https://127.0.0.1:7001 --tls certs
 
-docs/operations.md is the operator's manual.
+docs/operate/ is the operator's manual.
 """
 
 _CERTS = """\

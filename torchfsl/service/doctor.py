@@ -346,7 +346,7 @@ def _task(folder: Path) -> str:
     stored = settings_of(folder)
     if "halted" in stored:
         reason = printable(stored["halted"].decode())
-        raise ParameterError(f"halted: {reason} (see docs/operations.md)")
+        raise ParameterError(f"halted: {reason} (see docs/operate/incidents.md)")
     scaled = int(stored.get("scaled", b"0"))
     return f"goes on, {scaled} aggregates exceeded their bound" if "task" in stored else "none yet"
 

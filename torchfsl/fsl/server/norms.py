@@ -73,6 +73,6 @@ class Norms:
                 raise ProtocolError(
                     f"{LIED}: {names} have {times:.3g} times the norm that {num_clients} proven "
                     "reports make up. Nothing is applied, and the task halts: start a new one, as "
-                    "docs/operations.md describes",
+                    "docs/operate/incidents.md describes",
                     code="sum-beyond-bound",
                 )

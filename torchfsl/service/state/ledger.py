@@ -49,7 +49,7 @@ _COLUMNS: Final = (
 )
 
 
-REMEDY: Final = "see 'When the state is refused' in docs/operations.md"
+REMEDY: Final = "see 'When the state is refused' in docs/operate/incidents.md"
 
 
 class LedgerError(Error):

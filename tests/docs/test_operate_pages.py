@@ -1,4 +1,4 @@
-"""Settings and certificates of the operator's page are taken by two servers as printed."""
+"""Settings and certificates of the operator's pages are taken by two servers as printed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torchfsl.errors import Error
 from torchfsl.service.command import main
 from torchfsl.service.local import LoopbackServers
 
-ROOT = Path(__file__).resolve().parents[2]
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "operate"
 
 
 def test_the_printed_settings_of_a_server_take_a_plan_of_two_clients(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
-    sections = re.search(r"\n( +\[floors\].*?)\n\n\d\.", page, flags=re.DOTALL)
+    page = (PAGES / "quickstart.md").read_text()
+    sections = re.search(r"\n( +\[floors\].*?)\n +```", page, flags=re.DOTALL)
     assert sections is not None
     config = textwrap.dedent(sections[1])
     assert "min_clients" in config
@@ -43,7 +43,7 @@ def test_certificates_made_as_printed_are_taken_by_all_parties(
 ) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (PAGES / "certificates.md").read_text()
     server, client = re.findall(r"```sh\n(new=.*?)```", page, flags=re.DOTALL)
     authority = "\n".join(server.splitlines()[:3])
     printed = [
