@@ -15,7 +15,9 @@ PAGES = [
     SECURITY,
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("security-arguments", "findings", "proofs", "sesa", "sefl", "privhfl")
+        for name in (
+            "security-arguments", "findings", "proofs", "sesa", "sefl", "privhfl", "research/sesa",
+        )  # fmt: skip
     ),
 ]
 
