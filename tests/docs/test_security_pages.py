@@ -17,6 +17,7 @@ PAGES = [
         ROOT / "docs" / f"{name}.md"
         for name in (
             "security-arguments", "findings", "proofs", "sesa", "sefl", "privhfl", "research/sesa",
+            "research/sefl", "research/privhfl",
         )  # fmt: skip
     ),
 ]
