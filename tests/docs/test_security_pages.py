@@ -13,12 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SECURITY = ROOT / "SECURITY.md"
 PAGES = [
     SECURITY,
+    *(ROOT / "docs" / f"{name}.md" for name in ("security-arguments", "findings", "proofs")),
     *(
-        ROOT / "docs" / f"{name}.md"
-        for name in (
-            "security-arguments", "findings", "proofs", "sesa", "sefl", "privhfl", "research/sesa",
-            "research/sefl", "research/privhfl",
-        )  # fmt: skip
+        ROOT / "docs" / folder / f"{name}.md"
+        for name in ("sesa", "sefl", "privhfl")
+        for folder in ("", "research")
     ),
 ]
 
