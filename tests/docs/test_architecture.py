@@ -11,7 +11,7 @@ import pytest
 from scripts.generate import architecture_map
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["docs/architecture.md", "CONTRIBUTING.md"]
+PAGES = ["docs/architecture.md", "docs/code-paths.md", "CONTRIBUTING.md"]
 LIMIT = 250
 
 
@@ -53,7 +53,7 @@ def test_the_map_is_that_of_the_imports() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_function_that_a_page_names_exists(page: str) -> None:
     named = re.findall(r"`([\w./-]+\.py):([\w.]+)`", text_of(page))
-    assert named or page != "docs/architecture.md"
+    assert named or page == "CONTRIBUTING.md"
     missing = []
     for path, name in named:
         file = file_of(path)

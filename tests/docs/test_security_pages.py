@@ -22,12 +22,14 @@ PAGES = [
             "security-arguments",
             "findings",
             "proofs",
-            "sesa",
-            "sefl",
-            "privhfl",
             "audit-pack",
             "specification/security",
         )
+    ),
+    *(
+        ROOT / "docs" / folder / f"{name}.md"
+        for name in ("sesa", "sefl", "privhfl")
+        for folder in ("", "research")
     ),
 ]
 

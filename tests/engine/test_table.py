@@ -1,4 +1,4 @@
-"""Every cell of the optimizer table in docs/engine.md, and the page itself."""
+"""Every cell of the optimizer table in docs/optimizers.md, and the page itself."""
 
 from __future__ import annotations
 

@@ -45,5 +45,5 @@ def test_values_alone_are_halved() -> None:
 
 def test_the_table_of_the_page_is_what_the_plans_say(capsys: pytest.CaptureFixture[str]) -> None:
     assert upload_parts.main([]) == 0
-    page = (Path(__file__).parents[2] / "docs" / "encodings-and-budgets.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "upload-bytes.md").read_text("utf-8")
     assert capsys.readouterr().out in page

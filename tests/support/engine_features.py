@@ -1,4 +1,4 @@
-"""The table of docs/engine.md: every optimizer with every feature, each cell tried out.
+"""The table of docs/optimizers.md: every optimizer with every feature, each cell tried out.
 
 `python tests/support/engine_features.py` prints the table; `--write` puts it into the page.
 """
@@ -32,7 +32,7 @@ from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.update import quantise
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "engine.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "optimizers.md"
 BEGIN, END = "<!-- optimizer table -->", "<!-- end of optimizer table -->"
 
 Batches = list[dict[str, torch.Tensor]]
