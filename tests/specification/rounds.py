@@ -34,6 +34,8 @@ from torchfsl.submodel.update import SegmentUpdate, Update
 
 KEYS = tuple(SealKey.from_raw(bytes([9 + party]) * 32) for party in (0, 1))
 Rng = np.random.Generator
+ENDS = "reports", "aborts", "drops"
+"""What a client does at the end of a round."""
 
 
 def random_segment(rng: Rng, name: str, fresh: bool, secure: bool) -> TreeSegment:
@@ -109,6 +111,17 @@ def random_part(rng: Rng, plan: Plan, segment: TreeSegment, wanted: Any) -> Segm
     rows = wanted[rng.random(len(wanted)) < 0.8]
     values = rng.integers(-most, most, (len(rows), segment.tau), endpoint=True)
     return SegmentUpdate(rows, values)
+
+
+def nothing(plan: Plan) -> Update:
+    """No positions, and zeros for all dense values."""
+    none = np.empty(0, dtype=np.int64)
+    return {
+        s.name: SegmentUpdate(None, np.zeros((s.m, 1), dtype=np.int64))
+        if s.is_dense
+        else SegmentUpdate(none, np.empty((0, s.tau), dtype=np.int64))
+        for s in plan.segments
+    }
 
 
 def random_rows(rng: Rng, segment: TreeSegment) -> Any:
@@ -292,16 +305,21 @@ class Pair:
         parts = [random_part(rng, plan, s, member.wanted.get(s.name)) for s in plan.segments]
         update = {s.name: part for s, part in zip(plan.segments, parts, strict=True)}
         weight = int(rng.integers(1, plan.max_weight, endpoint=True))
-        downloads, drops = bool(rng.random() < 0.7), bool(rng.random() < 0.15)
+        downloads, ends = bool(rng.random() < 0.7), str(rng.choice(ENDS, p=(0.75, 0.1, 0.15)))
         self.log: list[tuple[int, bytes]] = []
         with Tape(seed).patched():
             theirs = self.library_round(member)
             if downloads:
                 theirs.download()
             rows = theirs.retrieve() if plan.retrieving else {}
-            missing = {} if drops else theirs.submit(update, weight=weight).unmatched
+            if ends == "aborts":
+                theirs.abort()
+            missing = theirs.submit(update, weight=weight).unmatched if ends == "reports" else {}
         log, self.log = self.log, []
-        trees, found = self.own_client(member, Tape(seed), update, weight, downloads, drops)
+        if ends == "aborts":  # the report of a client whose data or training is wrong
+            update, weight = nothing(plan), 0
+        given = downloads, ends != "drops"
+        trees, found = self.own_client(member, Tape(seed), update, weight, *given)
         assert len(log) == len(self.log)
         for one, two in zip(log, self.log, strict=True):
             self.same(one, two)
@@ -316,7 +334,7 @@ class Pair:
         return member.library.start_round(self.number, indices=member.wanted)
 
     def own_client(
-        self, member: Any, tape: Tape, update: Update, weight: int, downloads: bool, drops: bool
+        self, member: Any, tape: Tape, update: Update, weight: int, downloads: bool, reports: bool
     ) -> tuple[Any, Any]:
         """The specification's client; its trees and the rows that it read."""
         spec, number = self.spec, self.number
@@ -332,7 +350,7 @@ class Pair:
             heard = spec.read_model(trees, number, *model)[1]
         if self.plan.retrieving:
             rows = spec.read_rows(trees, number, [self.ask(b, "ANSWER", trees) for b in (0, 1)])
-        if not drops:
+        if reports:
             self.deliver(spec.report(trees, number, as_own(update), heard, weight))
         return trees, rows
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.specification import pages, rounds
-from tests.support.federation import make_plan, make_segment, make_state, mixed_plan, wanted_rows
-from torchfsl.errors import DecodeError, RejectedSubmission
+from tests.support.federation import make_plan, make_segment, make_state, mixed_plan
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind, lengths
 from torchfsl.fsl.plan.plan import Plan
