@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -18,7 +18,7 @@ from tests.support.reference import hpke as reference
 from torchfsl.crypto import entropy, hpke
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import Error, ParameterError, ProtocolError
 from torchfsl.fsl.client import round as client_round
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
@@ -34,7 +34,7 @@ from torchfsl.submodel.update import SegmentUpdate, Update
 
 KEYS = tuple(SealKey.from_raw(bytes([9 + party]) * 32) for party in (0, 1))
 Rng = np.random.Generator
-ENDS = "reports", "aborts", "drops"
+ENDS = "reports", "aborts", "drops", "attacks"
 """What a client does at the end of a round."""
 
 
@@ -224,7 +224,8 @@ class Pair:
         for b, coin in enumerate(coins):
             theirs = self.theirs[b].close_round(coin=coin)
             said.append(self.same(theirs, self.ours[b].close_round(lambda *_, coin=coin: coin)))
-        if len(said[0]) == 64 + 32:  # no reports at all
+        entries = [{s[at : at + 40] for at in range(96, len(s), 40)} for s in said]
+        if not entries[0] & entries[1]:
             for b in (0, 1):
                 with pytest.raises(ProtocolError):
                     self.theirs[b].agree(said[1 - b])
@@ -305,7 +306,7 @@ class Pair:
         parts = [random_part(rng, plan, s, member.wanted.get(s.name)) for s in plan.segments]
         update = {s.name: part for s, part in zip(plan.segments, parts, strict=True)}
         weight = int(rng.integers(1, plan.max_weight, endpoint=True))
-        downloads, ends = bool(rng.random() < 0.7), str(rng.choice(ENDS, p=(0.75, 0.1, 0.15)))
+        downloads, ends = bool(rng.random() < 0.7), str(rng.choice(ENDS, p=(0.7, 0.1, 0.1, 0.1)))
         self.log: list[tuple[int, bytes]] = []
         with Tape(seed).patched():
             theirs = self.library_round(member)
@@ -318,11 +319,14 @@ class Pair:
         log, self.log = self.log, []
         if ends == "aborts":  # the report of a client whose data or training is wrong
             update, weight = nothing(plan), 0
-        given = downloads, ends != "drops"
+        given = downloads, ends in ("reports", "aborts")
         trees, found = self.own_client(member, Tape(seed), update, weight, *given)
         assert len(log) == len(self.log)
         for one, two in zip(log, self.log, strict=True):
             self.same(one, two)
+        if ends == "attacks":
+            self.members.pop(number, None)
+            self.attack(self.spec.report(trees, self.number, as_own(nothing(plan))))
         self.rows(rows, found)
         for name, positions_left in missing.items():
             left = set(trees.unmatched[name]) & set(update[name].positions.tolist())
@@ -353,6 +357,27 @@ class Pair:
         if reports:
             self.deliver(spec.report(trees, number, as_own(update), heard, weight))
         return trees, rows
+
+    def attack(self, waiting: list[tuple[int, bytes]]) -> None:
+        """Deliver messages, some of them again and some spoiled; relays are spoiled as well."""
+
+        def outcome(receive: Callable[[], bytes | None]) -> bytes | str | None:
+            try:
+                return receive()
+            except (Error, self.spec.Malformed, self.spec.Rejected):
+                return "refused"
+
+        waiting = [*waiting, waiting[int(self.rng.integers(2))]]
+        while waiting:
+            party, data = waiting.pop(0)
+            if self.rng.random() < 0.3:
+                place = int(self.rng.integers(len(data)) ** self.rng.choice([0.5, 1]))
+                data = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+            theirs = outcome(lambda: self.relayed(party, data))  # noqa: B023 - called here
+            relay = self.same(theirs, outcome(lambda: self.ours[party].receive(data)))  # noqa: B023
+            waiting += [(1 - party, relay)] if isinstance(relay, bytes) else []
+        for theirs_, ours in zip(self.theirs, self.ours, strict=True):
+            self.same(list(theirs_.reports.complete()), list(ours.complete()))
 
     def fetching(self) -> None:
         """A fetch by both implementations."""
@@ -389,11 +414,15 @@ class Pair:
     def send(self, party: int, data: bytes) -> None:
         """As `Transport.send`, to the library's servers."""
         self.log.append((party, data))
-        due = self.theirs[party].receive(data)
-        if due is not None:
-            relay = self.theirs[party].relay(*due)
+        relay = self.relayed(party, data)
+        if relay is not None:
             self.log.append((1 - party, relay))
             self.theirs[1 - party].receive(relay)
+
+    def relayed(self, party: int, data: bytes) -> bytes | None:
+        """The library's relay of a message that one of its servers takes, if there is any."""
+        due = self.theirs[party].receive(data)
+        return None if due is None else self.theirs[party].relay(*due)
 
     def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
         """As `Transport.fetch`."""
