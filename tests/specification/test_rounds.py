@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.specification import pages, rounds
 from tests.support.federation import make_plan, make_segment, make_state, mixed_plan
+from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind, lengths
 from torchfsl.fsl.plan.plan import Plan
@@ -193,3 +195,31 @@ def tensors_of(server: Any) -> dict[str, bytes]:
     if isinstance(server, Server):
         return {name: value.tobytes() for name, value in server.model.state.items()}
     return dict(server.model.tensors)
+
+
+def test_trees_that_fail_the_check_are_out_and_forgotten() -> None:
+    """A client that selects two leaves of a tree: only the fold shows it, in any round."""
+    spec = pages.run()
+    plan = dataclasses.replace(FIXED, server_keys=tuple(k.public.hex() for k in rounds.KEYS))
+    own, rng = spec.read_plan(plan.to_json()), np.random.default_rng(4)
+    wanted = {s.name: rounds.random_rows(rng, s) for s in plan.early}
+    honest = spec.check_word
+    for ours in ((True, True), (False, False)):
+        servers = make_pair(spec, plan, ours)
+        link = InProcess(*(s if isinstance(s, Server) else Endpoint(s) for s in servers))
+        kept: dict[int, Any] = {}
+        for number in (1, 2):
+            crossed(servers, "start", [server.open_round(number) for server in servers])
+            for client in (1, 2):
+                if (number, client) == (1, 1):
+                    vars(spec)["check_word"] = lambda *said: spec.xor(
+                        honest(*said), bytes(31) + b"1"
+                    )
+                refused = pytest.raises((RejectedSubmission, spec.Rejected))
+                with refused if (number, client) == (2, 1) else contextlib.nullcontext():
+                    spec_client(spec, own, link, kept, client, number, rounds.nothing(plan), wanted)
+                vars(spec)["check_word"] = honest
+            folds = crossed(servers, "agree", [close(server) for server in servers])
+            assert [list(a) for a in crossed(servers, "verify", folds)] == [[2], [2]]
+            shares = crossed(servers, "reveal", [commit(server) for server in servers])
+            crossed(servers, "open", shares)
