@@ -86,6 +86,8 @@ def _drawn_plan(rng: Rng) -> Plan:
             frac = 4 if noisy else int(rng.integers(2, 6))
             segment = dataclasses.replace(segment, encoding=FixedPoint(bits, frac, 8.25))
         segments.append(segment)
+    if rng.random() < 0.4:
+        segments.insert(0, make_segment("bias", "dense", (3,), (1, 2)))
     limited = noisy and rng.random() < 0.5
     return Plan(
         session=rng.bytes(16).hex(), hash_seed=rng.bytes(32).hex(), segments=tuple(segments),
@@ -103,7 +105,7 @@ def _drawn_plan(rng: Rng) -> Plan:
 
 def random_part(rng: Rng, plan: Plan, segment: TreeSegment, wanted: Any) -> SegmentUpdate:
     """Values at some of the wanted positions, at any where None are wanted."""
-    most = min(plan.encoding_of(segment).q_max, 40)
+    most = min(plan.encoding_of(segment).q_max, int(rng.choice([1, 40])))
     if segment.is_dense:
         return SegmentUpdate(None, rng.integers(-most, most, (segment.m, 1), endpoint=True))
     if wanted is None:

@@ -13,9 +13,12 @@ import pytest
 
 from scripts.generate import specification_tables as tables
 from tests.specification import pages, rounds
+from tests.support.federation import make_plan, make_segment
 from torchfsl.crypto import kdf
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError
+from torchfsl.fsl.dpf import checks as library_checks
+from torchfsl.fsl.dpf.trees import decode_groups
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan import coin
 from torchfsl.fsl.plan.plan import Plan
@@ -117,6 +120,29 @@ def test_altered_plans_are_refused_by_both_or_by_none(spec: ModuleType) -> None:
                 rules.add(rule)
     assert accepted > 20
     assert len(rules) > 30, sorted(rules)
+
+
+def test_folds_of_many_leaves_are_those_of_the_library(spec: ModuleType) -> None:
+    plan = make_plan(make_segment("s", "scalars", (1100,), k_max=2))
+    (theirs,), (ours,) = plan.segments, spec.read_plan(plan.to_json()).segments
+    keys = [bytes([i]) * 16 for i in range(4)]
+    roots = [spec.root_states(ours, b"C", keys[b], b) for b in (0, 1)]
+    pairs = [spec.make_tree(keys[2], [r[j] for r in roots], 1030 + j, 11) for j in (0, 1)]
+    checks = [spec.check_word(keys[3], states, j, 1030 + j) for j, (_, states) in enumerate(pairs)]
+    encoded = spec.encode_group(ours.groups[0], [tree for tree, _ in pairs], checks)
+    arrays = np.frombuffer(b"".join(roots[0]), np.uint8).reshape(2, 16)
+    (group,) = decode_groups(theirs, memoryview(encoded), 0)
+    masks = library_checks.fold_masks(theirs, keys[0])
+    total = library_checks.fold(theirs, keys[2], keys[3], masks, arrays, [group])
+    for own in roots:  # honest trees: equal at both
+        leaves = spec.leaves_of(ours, keys[2], own, encoded)
+        assert spec.fold(ours, keys[0], keys[3], leaves) == total.to_bytes(16, "little")
+
+
+def test_equal_keys_of_a_permutation_keep_their_order() -> None:
+    spec = pages.run()
+    vars(spec)["stream"] = lambda key, size: bytes(size)
+    assert spec.permutation(bytes(32), "s", 0, 9) == list(range(9))
 
 
 def test_long_digests_are_made_of_chunks(spec: ModuleType) -> None:
