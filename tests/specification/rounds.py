@@ -50,7 +50,7 @@ def random_segment(rng: Rng, name: str, fresh: bool, secure: bool) -> TreeSegmen
     else:
         space = positions(policy, tuple(make_segment(  # type: ignore[arg-type]
             name, "dense", *shapes).tensors), tau)  # fmt: skip
-        keeps = np.flatnonzero(rng.random(space) < 0.7) if rng.random() < 0.2 else []
+        keeps: Any = np.flatnonzero(rng.random(space) < 0.7) if rng.random() < 0.2 else []
         subset = tuple(int(x) for x in keeps)
         segment = make_segment(
             name, policy, *shapes, tau=tau, dtype=dtype, subset=subset,  # type: ignore[arg-type]
@@ -261,7 +261,7 @@ class Pair:
             count = plan.sum_values(segment)
             noise[segment.name] = self.rng.integers(-9, 9, count).tolist()
         self.noise = noise
-        self.waiting = iter([])
+        self.waiting: Iterator[list[int]] = iter([])
         theirs = self.theirs[b].commit(salt=salt)
         drawn = noise if plan.noise_sigma else None
         return bytes(self.same(theirs, self.ours[b].commit(lambda *_: salt, drawn)))
@@ -301,7 +301,7 @@ class Pair:
         member = self.members.get(number)
         if member is None:
             wanted = {s.name: random_rows(rng, s) for s in plan.early}
-            library = Client(plan, self, client_id=number)  # type: ignore[arg-type]
+            library = Client(plan, self, client_id=number)
             member = SimpleNamespace(library=library, wanted=wanted, epochs=0, trees=None)
             if plan.max_epochs > 1:
                 self.members[number] = member
@@ -328,7 +328,12 @@ class Pair:
             self.same(one, two)
         if ends == "attacks":
             self.members.pop(number, None)
-            self.attack(self.spec.report(trees, self.number, as_own(nothing(plan))))
+            messages = self.spec.report(trees, self.number, as_own(nothing(plan)))
+            if rng.random() < 0.5:  # other trees of the client, behind its report
+                others = self.spec.ClientTrees(self.own, number, self.number, Tape(seed + 1).rand)
+                asked = {name: rows.tolist() for name, rows in member.wanted.items()}
+                messages += self.spec.ask(others, self.number, asked)
+            self.attack(messages)
         self.rows(rows, found)
         for name, positions_left in missing.items():
             left = set(trees.unmatched[name]) & set(update[name].positions.tolist())
@@ -387,7 +392,7 @@ class Pair:
         number, seed = int(self.rng.integers(8)), int(self.rng.integers(1 << 32))
         self.log = []
         with Tape(seed).patched():
-            library = Client(self.plan, self, client_id=number)  # type: ignore[arg-type]
+            library = Client(self.plan, self, client_id=number)
             rows = library.fetch(wanted)[1]
         log, self.log = self.log, []
         trees = self.spec.ClientTrees(self.own, number, self.spec.FETCH_ROUND, Tape(seed).rand)

@@ -21,6 +21,7 @@ from torchfsl.fsl.dpf import checks as library_checks
 from torchfsl.fsl.dpf.trees import decode_groups
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan import coin
+from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel import halves
 from torchfsl.submodel.bins import PublicBins
@@ -44,19 +45,19 @@ def test_tables_are_those_of_the_code() -> None:
 def test_pages_with_blocks_are_run_and_listed_in_order() -> None:
     assert {name for name, text in PAGES.items() if "```python" in text} == set(pages.ORDER)
     listed = re.findall(r"^\| \[\w+\]\((\w+)\.md\)", PAGES["index"], flags=re.MULTILINE)
-    assert listed == [*pages.ORDER, "vectors"]
+    assert listed[: len(pages.ORDER)] == list(pages.ORDER)
 
 
 def test_kinds_and_fields_are_those_of_the_code(spec: ModuleType) -> None:
     left_out = {"COUNTS", "AUDIT_PASS"}
     assert {kind.name: kind.value for kind in Kind if kind.name not in left_out} == spec.KINDS
     fields: list[tuple[Any, list[str]]] = [
-        (tables.Plan, [*spec.PLAN_COUNTS, *spec.PLAN_TEXTS, *spec.PLAN_LATER]),
-        (tables.TreeSegment, [*spec.SEGMENT_COUNTS, *spec.SEGMENT_TEXTS, *spec.SEGMENT_LATER]),
+        (Plan, [*spec.PLAN_COUNTS, *spec.PLAN_TEXTS, *spec.PLAN_LATER]),
+        (TreeSegment, [*spec.SEGMENT_COUNTS, *spec.SEGMENT_TEXTS, *spec.SEGMENT_LATER]),
     ]
     for kind, names in fields:
         assert {field.name for field in dataclasses.fields(kind)} == set(names)
-        later = spec.PLAN_LATER if kind is tables.Plan else spec.SEGMENT_LATER
+        later = spec.PLAN_LATER if kind is Plan else spec.SEGMENT_LATER
         assert {name for name in names if tables.is_later(kind, name)} == set(later)
         for field in dataclasses.fields(kind):
             if field.name in later:
@@ -156,7 +157,7 @@ def test_values_are_rounded_as_by_the_library(spec: ModuleType) -> None:
     rng, key = np.random.default_rng(0), bytes(range(16))
     segment = spec.read_plan(rounds.random_plan(rng).to_json()).segments[0]
     for rounding in ("nearest", "stochastic"):
-        encoding = FixedPoint(32, 5, 4.1, rounding)  # type: ignore[arg-type]
+        encoding = FixedPoint(32, 5, 4.1, rounding)
         segment.encoding = dataclasses.asdict(encoding)
         segment.q_max = encoding.q_max
         reals = np.concatenate([rng.normal(size=50) * 3, np.arange(-9, 9) / 64, [4.1, -9, 1e300]])
