@@ -107,7 +107,7 @@ def bad_plan_vectors() -> Json:
         "another suite": ("bgi16-aes128-mmo", "bgi16-aes128-xyz"),
         "a later version": (f'"wire_version":{WIRE_VERSION}', f'"wire_version":{WIRE_VERSION + 1}'),
         "upper-case hex": ("0a0b0c", "0A0B0C"),
-        "an unknown field": ('"lane"', '"extra":1,"lane"'),
+        "an unknown field": ('"hash_seed"', '"extra":1,"hash_seed"'),  # where it is in order
         "a missing field": ('"lane":"count",', ""),
         "a truncated text": ("}", ""),
     }

@@ -22,10 +22,14 @@ ELSEWHERE = {
 """Pages whose code other tests run, and look at what it gives."""
 CONTEXT = {"sefl.md"}
 """Pages whose lines continue a program that they do not show."""
+PROGRAM = "specification"
+"""Folder of pages that are one program, which `tests/specification` runs in their order."""
 PAGES = sorted(
     path.relative_to(DOCS).as_posix()
     for path in DOCS.rglob("*.md")
-    if "```python" in path.read_text() and path.name not in ELSEWHERE | CONTEXT
+    if "```python" in path.read_text()
+    and path.name not in ELSEWHERE | CONTEXT
+    and path.parent.name != PROGRAM
 )
 MARKDOWN = sorted(
     path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]

@@ -41,7 +41,7 @@ def servers_of(plan: Plan, **more: int) -> tuple[Server, Server]:
     return first, second
 
 
-@pytest.fixture(params=["open keys", "sealed", "session", "by bits"])
+@pytest.fixture(params=["open keys", "sealed", "session", "by bits", "by bits in blocks"])
 def plan(request: pytest.FixtureRequest) -> Plan:
     plan = mixed_plan(min_clients=3)
     if request.param == "sealed":
@@ -51,6 +51,12 @@ def plan(request: pytest.FixtureRequest) -> Plan:
         return dataclasses.replace(plan, segments=segments, max_epochs=3)
     if request.param == "by bits":  # without tags
         return mixed_plan(min_clients=3, secure=False)
+    if request.param == "by bits in blocks":  # a round's answers are longer than a fetch's
+        plan = mixed_plan(min_clients=3, secure=False)
+        segments = tuple(
+            dataclasses.replace(s, nu=1 if s.retrieve else s.nu) for s in plan.segments
+        )
+        return dataclasses.replace(plan, segments=segments)
     return plan
 
 

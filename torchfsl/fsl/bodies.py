@@ -188,7 +188,7 @@ class FetchModel(Body):
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        size = 2 * DIGEST_BYTES + (messages.body_bytes(plan, Kind.ANSWER) or 0)
+        size = messages.body_bytes(plan, Kind.FETCH_ANSWER)
         return cls(FetchAnswer.decode(plan, view[:size]), view[size:])
 
 

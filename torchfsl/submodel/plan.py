@@ -241,7 +241,7 @@ class SubmodelPlan:
         return {"retrieval": "private" if self.retrieving else "none"}
 
     def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no white space, every field present."""
+        """Canonical JSON: sorted keys, no white space, later fields only if they are in use."""
         return json.dumps(self._json_fields(), sort_keys=True, separators=(",", ":"))
 
     def _json_fields(self) -> dict[str, Any]:

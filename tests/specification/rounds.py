@@ -1,0 +1,475 @@
+"""Random plans and rounds, played by the library and by the specification from equal coins."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from tests.support.federation import make_segment, make_state
+from tests.support.reference import hpke as reference
+from torchfsl.crypto import entropy, hpke
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.crypto.hpke import SealKey
+from torchfsl.errors import Error, ParameterError, ProtocolError
+from torchfsl.fsl.client import round as client_round
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.server import Server
+from torchfsl.submodel.halves import heard
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.segments import positions
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import ServerSGD
+from torchfsl.submodel.update import SegmentUpdate, Update
+
+KEYS = tuple(SealKey.from_raw(bytes([9 + party]) * 32) for party in (0, 1))
+Rng = np.random.Generator
+ENDS = "reports", "aborts", "drops", "attacks"
+"""What a client does at the end of a round."""
+
+
+def random_segment(rng: Rng, name: str, fresh: bool, secure: bool) -> TreeSegment:
+    """A small segment of any policy and layout."""
+    policy = str(rng.choice(["rows", "rows", "blocks", "scalars", "dense"]))
+    dtype = str(rng.choice(["float32", "float32", "float64", "float16"]))
+    count, tau = int(rng.integers(3, 16)), int(rng.integers(1, 4))
+    tau = 1 if policy in ("scalars", "dense") else tau
+    shapes = [(count, tau), (2, tau)] if policy == "rows" else [(count,), (2, tau)]
+    if policy == "dense":
+        segment = make_segment(name, "dense", *shapes, dtype=dtype)
+    else:
+        space = positions(policy, tuple(make_segment(  # type: ignore[arg-type]
+            name, "dense", *shapes).tensors), tau)  # fmt: skip
+        keeps: Any = np.flatnonzero(rng.random(space) < 0.7) if rng.random() < 0.2 else []
+        subset = tuple(int(x) for x in keeps)
+        segment = make_segment(
+            name, policy, *shapes, tau=tau, dtype=dtype, subset=subset,  # type: ignore[arg-type]
+            k_max=int(rng.integers(1, min(len(subset) or space, 4) + 1)),
+            theta=int(rng.choice([0, 1, 2, 3, 5])), nu=int(rng.integers(0, 3)) * fresh,
+            stash=int(rng.integers(0, 2)), secure=secure,
+            retrieve=policy == "rows" and bool(rng.random() < 0.7),
+            binned=fresh and policy in ("blocks", "scalars") and bool(rng.random() < 0.4),
+        )  # fmt: skip
+    if dtype != "float16":
+        download = rng.choice(["full", "float16", "bfloat16"])
+        segment = dataclasses.replace(segment, download=download)
+    return segment
+
+
+def random_plan(rng: Rng) -> Plan:
+    """A valid plan of what the pages specify."""
+    while True:
+        try:
+            return _drawn_plan(rng)
+        except ParameterError:
+            continue
+
+
+def _drawn_plan(rng: Rng) -> Plan:
+    fresh, secure, noisy = rng.random() < 0.7, rng.random() < 0.7, rng.random() < 0.25
+    lane = str(rng.choice(["none", "count", "weight"]))
+    segments = []
+    for i in range(int(rng.integers(1, 4))):
+        segment = random_segment(rng, f"part {i}é" if i else "buffers", fresh, secure)
+        if rng.random() < 0.4:
+            bits = int(rng.choice([16, 24, 32, 48, 64, 128]))
+            frac = 4 if noisy else int(rng.integers(2, 6))
+            segment = dataclasses.replace(segment, encoding=FixedPoint(bits, frac, 8.25))
+        segments.append(segment)
+    if rng.random() < 0.4:
+        segments.insert(0, make_segment("bias", "dense", (3,), (1, 2)))
+    limited = noisy and rng.random() < 0.5
+    return Plan(
+        session=rng.bytes(16).hex(), hash_seed=rng.bytes(32).hex(), segments=tuple(segments),
+        encoding=FixedPoint(int(rng.choice([16, 24, 32, 48, 64, 128])), 4, 4.1),
+        max_clients=int(rng.integers(3, 5)), min_clients=1, lane=lane,  # type: ignore[arg-type]
+        max_weight=int(rng.integers(1, 4)) if lane == "weight" else 1,
+        max_epochs=1 if fresh else int(rng.integers(2, 4)),
+        max_rounds=5 if limited or rng.random() < 0.3 else 0,
+        server_keys=tuple(k.public.hex() for k in KEYS) if rng.random() < 0.5 else (),
+        l2_bound=5000 if noisy else 0, noise_sigma=7 if noisy else 0,
+        lane_sigma=2 if noisy and lane != "none" else 0,
+        max_participations=2 if limited else 0, min_separation=2 if limited else 1,
+    )  # fmt: skip
+
+
+def random_part(rng: Rng, plan: Plan, segment: TreeSegment, wanted: Any) -> SegmentUpdate:
+    """Values at some of the wanted positions, at any where None are wanted."""
+    most = min(plan.encoding_of(segment).q_max, int(rng.choice([1, 40])))
+    if segment.is_dense:
+        return SegmentUpdate(None, rng.integers(-most, most, (segment.m, 1), endpoint=True))
+    if wanted is None:
+        wanted = random_rows(rng, segment)
+    rows = wanted[rng.random(len(wanted)) < 0.8]
+    values = rng.integers(-most, most, (len(rows), segment.tau), endpoint=True)
+    return SegmentUpdate(rows, values)
+
+
+def nothing(plan: Plan) -> Update:
+    """No positions, and zeros for all dense values."""
+    none = np.empty(0, dtype=np.int64)
+    return {
+        s.name: SegmentUpdate(None, np.zeros((s.m, 1), dtype=np.int64))
+        if s.is_dense
+        else SegmentUpdate(none, np.empty((0, s.tau), dtype=np.int64))
+        for s in plan.segments
+    }
+
+
+def random_rows(rng: Rng, segment: TreeSegment) -> Any:
+    count = rng.integers(segment.k_max, endpoint=True)
+    chosen = rng.choice(segment.subset or segment.m, count, replace=False)
+    return np.sort(chosen).astype(np.int64)
+
+
+class Tape:
+    """Bytes that follow from a seed, for both implementations."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def draw(self, size: int) -> bytes:
+        return self._rng.bytes(size)
+
+    def rand(self, name: str, size: int) -> bytes:
+        """As the specification draws."""
+        return self.draw(size)
+
+    @contextlib.contextmanager
+    def patched(self) -> Iterator[None]:
+        """The library draws from here too, except the one nonce that never travels."""
+        with (
+            mock.patch.object(entropy, "os", SimpleNamespace(urandom=self.draw)),
+            mock.patch.object(client_round, "random_bytes", bytes),
+            mock.patch.object(hpke, "seal", lambda *said: reference.seal(self.draw(32), *said)),
+        ):
+            yield
+
+
+def with_given_ephemerals(spec: ModuleType) -> ModuleType:
+    """HPKE of the specification takes its ephemeral key from `rand`, as the library's on a tape."""
+    vars(spec)["seal_seed"] = lambda public, info, seed, rand: reference.seal(
+        rand("ephemeral", 32), public, info, seed
+    )
+    return spec
+
+
+class Pair:
+    """One plan at two servers of each implementation, which get equal coins and must say the same.
+
+    `compared` counts the byte strings and numbers that were.
+    """
+
+    def __init__(self, spec: ModuleType, plan: Plan, seed: int) -> None:
+        self.spec, self.plan, self.own = spec, plan, spec.read_plan(plan.to_json())
+        self.rng, self.number, self.compared = np.random.default_rng(seed), 0, 0
+        self.members: dict[int, Any] = {}
+        rate = float(self.rng.choice([1.0, 0.3]))
+        chosen: dict[str, Any] = {
+            "source": str(self.rng.choice(["delta", "gradient"])),
+            "reduce": str(self.rng.choice(["mean", "sum"])),
+        }
+        state, keys = make_state(plan, seed), KEYS if plan.server_keys else (None, None)
+        tensors = {name: value.tobytes() for name, value in state.items()}
+        self.theirs, self.ours = [], []
+        for b, key in enumerate(keys):
+            model = ServerModel(state, ServerSGD(rate), **chosen)
+            noise = functools.partial(self.draw_noise, b)
+            self.theirs.append(Server(b, plan=plan, model=model, key=key, draw_noise=noise))
+            own = spec.Model(self.own, tensors, rate, **chosen)
+            self.ours.append(spec.Fetching(b, self.own, own, key and key.raw))
+
+    def same(self, theirs: Any, ours: Any) -> Any:
+        """What both are."""
+        assert theirs == ours
+        self.compared += 1
+        return ours
+
+    # --- a round ----------------------------------------------------------------------------------
+
+    def round(self) -> None:
+        """Play the next round, with some clients that stop half-way and some fetches."""
+        self.number += int(self.rng.integers(1, 4))
+        if self.plan.max_rounds and self.theirs[0].rounds_opened >= self.plan.max_rounds:
+            with pytest.raises(ProtocolError):
+                self.theirs[0].open_round(self.number)
+            with pytest.raises(self.spec.Malformed):
+                self.ours[0].open_round(self.number)
+            return
+        servers = list(zip(self.theirs, self.ours, strict=True))
+        said = [self.same(t.open_round(self.number), o.open_round(self.number)) for t, o in servers]
+        self.cross("start", said)
+        for client in self.rng.choice(6, self.plan.max_clients - 1, replace=False):
+            number = int(client) << (40 if client > 3 else 0)
+            if self.same(
+                self.theirs[0].participation.allows(number, self.theirs[0].rounds_opened),
+                self.ours[0].allows(number),
+            ):
+                self.client(number)
+        if self.plan.retrieving:
+            self.fetching()
+        self.finish()
+
+    def finish(self) -> None:
+        """From closing to the changed model."""
+        coins, said = [self.rng.bytes(32) for _ in range(2)], []
+        for b, coin in enumerate(coins):
+            theirs = self.theirs[b].close_round(coin=coin)
+            said.append(self.same(theirs, self.ours[b].close_round(lambda *_, coin=coin: coin)))
+        entries = [{s[at : at + 40] for at in range(96, len(s), 40)} for s in said]
+        if not entries[0] & entries[1]:
+            for b in (0, 1):
+                with pytest.raises(ProtocolError):
+                    self.theirs[b].agree(said[1 - b])
+                with pytest.raises(self.spec.Unopened):
+                    self.ours[b].agree(said[1 - b])
+            return
+        folds = self.cross("agree", said)
+        for b in (0, 1):
+            accepted = self.ours[b].verify(folds[1 - b])
+            self.same(self.theirs[b].verify(folds[1 - b]), tuple(accepted))
+        shares = self.cross("reveal", [self.commit(b) for b in (0, 1)])
+        for b in (0, 1):
+            opened = self.ours[b].open(shares[1 - b])
+            self.opened(sums := self.theirs[b].open(shares[1 - b]), opened)
+            self.theirs[b].apply(sums)
+            self.ours[b].apply()
+            for name, value in self.theirs[b].model.state.items():
+                self.same(value.tobytes(), self.ours[b].model.tensors[name])
+
+    def cross(self, step: str, said: list[bytes]) -> list[bytes]:
+        """A step of all servers, with what the peers have said; what they say now."""
+        return [
+            self.same(*(getattr(s[b], step)(said[1 - b]) for s in (self.theirs, self.ours)))
+            for b in (0, 1)
+        ]
+
+    def commit(self, b: int) -> bytes:
+        """One server's commitment, its noise drawn for both."""
+        salt, plan, noise = self.rng.bytes(32), self.plan, {}
+        for segment in plan.segments:
+            count = plan.sum_values(segment)
+            noise[segment.name] = self.rng.integers(-9, 9, count).tolist()
+        self.noise = noise
+        self.waiting: Iterator[list[int]] = iter([])
+        theirs = self.theirs[b].commit(salt=salt)
+        drawn = noise if plan.noise_sigma else None
+        return bytes(self.same(theirs, self.ours[b].commit(lambda *_: salt, drawn)))
+
+    def draw_noise(self, b: int, sigma: int, count: int) -> Any:
+        """As the library asks: of each segment in turn its values, then its lanes."""
+        if (first := next(self.waiting, None)) is None:
+            self.waiting = iter([
+                part for s in (*self.plan.with_trees, *self.plan.dense) for part in self.parts(s)
+            ])  # fmt: skip
+            first = next(self.waiting)
+        assert len(first) == count
+        assert sigma in (self.plan.noise_sigma, self.plan.lane_sigma)
+        return np.array(first, dtype=np.int64)
+
+    def parts(self, segment: TreeSegment) -> list[list[int]]:
+        """Noise of one segment's values and of its lanes."""
+        own, every = np.array(self.noise[segment.name]), segment.tau + self.plan.lane_values
+        is_lane = np.zeros(len(own), dtype=bool)
+        if segment.is_dense:
+            is_lane[: len(own) - segment.m] = True
+        elif self.plan.lane_values:
+            is_lane[::every] = True
+        return [own[~is_lane].tolist(), own[is_lane].tolist()]
+
+    def opened(self, theirs: Opened, ours: dict[str, Any]) -> None:
+        """Sums, lanes and clients."""
+        self.same({name: total.tolist() for name, total in theirs.sums.items()}, ours["sums"])
+        self.same({name: lane.tolist() for name, lane in theirs.lanes.items()}, ours["lanes"])
+        self.same((theirs.clients, theirs.total_weight), (tuple(ours["clients"]), ours["weight"]))
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def client(self, number: int) -> None:
+        """One client of each implementation in the round: all that travels is equal."""
+        rng, plan, seed = self.rng, self.plan, int(self.rng.integers(1 << 32))
+        member = self.members.get(number)
+        if member is None:
+            wanted = {s.name: random_rows(rng, s) for s in plan.early}
+            library = Client(plan, self, client_id=number)
+            member = SimpleNamespace(library=library, wanted=wanted, epochs=0, trees=None)
+            if plan.max_epochs > 1:
+                self.members[number] = member
+        parts = [random_part(rng, plan, s, member.wanted.get(s.name)) for s in plan.segments]
+        update = {s.name: part for s, part in zip(plan.segments, parts, strict=True)}
+        weight = int(rng.integers(1, plan.max_weight, endpoint=True))
+        downloads, ends = bool(rng.random() < 0.7), str(rng.choice(ENDS, p=(0.7, 0.1, 0.1, 0.1)))
+        self.log: list[tuple[int, bytes]] = []
+        with Tape(seed).patched():
+            theirs = self.library_round(member)
+            if downloads:
+                theirs.download()
+            rows = theirs.retrieve() if plan.retrieving else {}
+            if ends == "aborts":
+                theirs.abort()
+            missing = theirs.submit(update, weight=weight).unmatched if ends == "reports" else {}
+        log, self.log = self.log, []
+        if ends == "aborts":  # the report of a client whose data or training is wrong
+            update, weight = nothing(plan), 0
+        given = downloads, ends in ("reports", "aborts")
+        trees, found = self.own_client(member, Tape(seed), update, weight, *given)
+        assert len(log) == len(self.log)
+        for one, two in zip(log, self.log, strict=True):
+            self.same(one, two)
+        if ends == "attacks":
+            self.members.pop(number, None)
+            messages = self.spec.report(trees, self.number, as_own(nothing(plan)))
+            if rng.random() < 0.5:  # other trees of the client, behind its report
+                others = self.spec.ClientTrees(self.own, number, self.number, Tape(seed + 1).rand)
+                asked = {name: rows.tolist() for name, rows in member.wanted.items()}
+                messages += self.spec.ask(others, self.number, asked)
+            self.attack(messages)
+        self.rows(rows, found)
+        for name, positions_left in missing.items():
+            left = set(trees.unmatched[name]) & set(update[name].positions.tolist())
+            self.same(positions_left.tolist(), sorted(left))
+
+    def library_round(self, member: Any) -> Any:
+        if self.plan.max_epochs > 1:
+            return member.library.continue_session(self.number, indices=member.wanted)
+        return member.library.start_round(self.number, indices=member.wanted)
+
+    def own_client(
+        self, member: Any, tape: Tape, update: Update, weight: int, downloads: bool, reports: bool
+    ) -> tuple[Any, Any]:
+        """The specification's client; its trees and the rows that it read."""
+        spec, number = self.spec, self.number
+        if member.trees is None or member.epochs == self.plan.max_epochs:
+            client = member.library.client_id
+            member.trees, member.epochs = spec.ClientTrees(self.own, client, number, tape.rand), 0
+            wanted = {name: rows.tolist() for name, rows in member.wanted.items()}
+            self.deliver(spec.ask(member.trees, number, wanted))
+        trees, heard, rows = member.trees, b"", {}
+        trees.rand, member.epochs = tape.rand, member.epochs + 1
+        if downloads:
+            model = self.ask(trees.S_a, "MODEL", trees), self.ask(trees.S_b, "MODEL_DIGEST", trees)
+            heard = spec.read_model(trees, number, *model)[1]
+        if self.plan.retrieving:
+            rows = spec.read_rows(trees, number, [self.ask(b, "ANSWER", trees) for b in (0, 1)])
+        if reports:
+            self.deliver(spec.report(trees, number, as_own(update), heard, weight))
+        return trees, rows
+
+    def attack(self, waiting: list[tuple[int, bytes]]) -> None:
+        """Deliver messages, some of them again and some spoiled; relays are spoiled as well."""
+
+        def outcome(receive: Callable[[], bytes | None]) -> bytes | str | None:
+            try:
+                return receive()
+            except (Error, self.spec.Malformed, self.spec.Rejected):
+                return "refused"
+
+        waiting = [*waiting, waiting[int(self.rng.integers(2))]]
+        while waiting:
+            party, data = waiting.pop(0)
+            if self.rng.random() < 0.3:
+                place = int(self.rng.integers(len(data)) ** self.rng.choice([0.5, 1]))
+                data = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+            theirs = outcome(lambda: self.relayed(party, data))  # noqa: B023 - called here
+            relay = self.same(theirs, outcome(lambda: self.ours[party].receive(data)))  # noqa: B023
+            waiting += [(1 - party, relay)] if isinstance(relay, bytes) else []
+        for theirs_, ours in zip(self.theirs, self.ours, strict=True):
+            self.same(list(theirs_.reports.complete()), list(ours.complete()))
+
+    def fetching(self) -> None:
+        """A fetch by both implementations."""
+        wanted = {s.name: random_rows(self.rng, s) for s in self.plan.retrieving}
+        number, seed = int(self.rng.integers(8)), int(self.rng.integers(1 << 32))
+        self.log = []
+        with Tape(seed).patched():
+            library = Client(self.plan, self, client_id=number)
+            rows = library.fetch(wanted)[1]
+        log, self.log = self.log, []
+        trees = self.spec.ClientTrees(self.own, number, self.spec.FETCH_ROUND, Tape(seed).rand)
+        asked = {name: part.tolist() for name, part in wanted.items()}
+        commitment, messages = self.spec.ask_fetch(trees, asked)
+        self.deliver(messages, fetch=True)
+        kinds = (trees.S_a, "FETCH_MODEL"), (trees.S_b, "FETCH_ANSWER")
+        answers = [self.ask(b, kind, trees, fetch=True) for b, kind in kinds]
+        found = self.spec.read_fetch(trees, commitment, *answers)[1]
+        for one, two in zip(log, self.log, strict=True):
+            self.same(one, two)
+        self.rows(rows, found)
+
+    def rows(self, theirs: dict[str, Any], ours: dict[str, dict[int, bytes]]) -> None:
+        """Rows that a client has read: the library gives numbers of the tensor's dtype."""
+        for segment in self.plan.retrieving if theirs else ():
+            indices, values = theirs[segment.name]
+            own = sorted(ours[segment.name].items())
+            self.same(indices.tolist(), [x for x, _ in own])
+            data = b"".join(row for _, row in own)
+            numbers = heard(data, segment.download, segment.tensors[0].dtype)
+            self.same(values.tobytes(), numbers.tobytes())
+
+    # --- transports: of the library's client, and of the specification's --------------------------
+
+    def send(self, party: int, data: bytes) -> None:
+        """As `Transport.send`, to the library's servers."""
+        self.log.append((party, data))
+        relay = self.relayed(party, data)
+        if relay is not None:
+            self.log.append((1 - party, relay))
+            self.theirs[1 - party].receive(relay)
+
+    def relayed(self, party: int, data: bytes) -> bytes | None:
+        """The library's relay of a message that one of its servers takes, if there is any."""
+        due = self.theirs[party].receive(data)
+        return None if due is None else self.theirs[party].relay(*due)
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        """As `Transport.fetch`."""
+        reply = self.theirs[party].reply(kind, round_number, client)
+        self.log.append((party, reply))
+        return reply
+
+    def deliver(self, messages: list[tuple[int, bytes]], *, fetch: bool = False) -> None:
+        """To the specification's servers."""
+        receive = [o.receive_fetch if fetch else o.receive for o in self.ours]
+        for party, data in messages:
+            self.log.append((party, data))
+            relay = receive[party](data)
+            if relay is not None:
+                self.log.append((1 - party, relay))
+                receive[1 - party](relay)
+
+    def ask(self, party: int, kind: str, trees: Any, *, fetch: bool = False) -> bytes:
+        """A reply of the specification's server."""
+        server = self.ours[party]
+        reply: bytes = (server.reply_fetch if fetch else server.reply)(kind, trees.client)
+        self.log.append((party, reply))
+        return reply
+
+
+def as_own(update: Update) -> dict[str, Any]:
+    """An update as the specification has it."""
+    return {
+        name: part.values.reshape(-1).tolist()
+        if part.indices is None
+        else dict(zip(part.indices.tolist(), part.values.tolist(), strict=True))
+        for name, part in update.items()
+    }
+
+
+def play(spec: ModuleType, seed: int) -> int:
+    """A random plan and its rounds: how many byte strings and numbers were compared."""
+    rng = np.random.default_rng(seed)
+    plan = random_plan(rng)
+    pair = Pair(spec, plan, seed)
+    for _ in range(3 if plan.max_epochs > 1 else 1 + plan.max_participations):
+        pair.round()
+    return pair.compared

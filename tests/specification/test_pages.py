@@ -1,0 +1,213 @@
+"""The pages against the code: tables, rules, and the blocks that a round does not reach."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scripts.generate import specification_tables as tables
+from tests.specification import pages, rounds
+from tests.support.federation import make_plan, make_segment
+from torchfsl.crypto import kdf
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.errors import DecodeError
+from torchfsl.fsl.dpf import checks as library_checks
+from torchfsl.fsl.dpf.trees import decode_groups
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan import coin
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel import halves
+from torchfsl.submodel.bins import PublicBins
+
+PAGES = {path.stem: path.read_text() for path in pages.FOLDER.glob("*.md")}
+
+
+@pytest.fixture(scope="module")
+def spec() -> ModuleType:
+    return pages.run()
+
+
+def test_tables_are_those_of_the_code() -> None:
+    for name, text in tables.pages().items():
+        stale = "stale: python -m scripts.generate.specification_tables"
+        assert PAGES[name.removesuffix(".md")] == text, stale
+    for kind, meanings in tables.MEANINGS.items():
+        assert [field.name for field in dataclasses.fields(kind)] == list(meanings)
+
+
+def test_pages_with_blocks_are_run_and_listed_in_order() -> None:
+    assert {name for name, text in PAGES.items() if "```python" in text} == set(pages.ORDER)
+    listed = re.findall(r"^\| \[\w+\]\((\w+)\.md\)", PAGES["index"], flags=re.MULTILINE)
+    assert listed[: len(pages.ORDER)] == list(pages.ORDER)
+
+
+def test_kinds_and_fields_are_those_of_the_code(spec: ModuleType) -> None:
+    left_out = {"COUNTS", "AUDIT_PASS"}
+    assert {kind.name: kind.value for kind in Kind if kind.name not in left_out} == spec.KINDS
+    fields: list[tuple[Any, list[str]]] = [
+        (Plan, [*spec.PLAN_COUNTS, *spec.PLAN_TEXTS, *spec.PLAN_LATER]),
+        (TreeSegment, [*spec.SEGMENT_COUNTS, *spec.SEGMENT_TEXTS, *spec.SEGMENT_LATER]),
+    ]
+    for kind, names in fields:
+        assert {field.name for field in dataclasses.fields(kind)} == set(names)
+        later = spec.PLAN_LATER if kind is Plan else spec.SEGMENT_LATER
+        assert {name for name in names if tables.is_later(kind, name)} == set(later)
+        for field in dataclasses.fields(kind):
+            if field.name in later:
+                assert json.dumps(field.default) == json.dumps(later[field.name])
+
+
+def test_rules_are_numbered_in_order() -> None:
+    numbers = re.findall(r"need\((\d+),", PAGES["plan"])
+    assert list(map(int, numbers)) == list(range(1, len(numbers) + 1))
+
+
+JUNK: list[Any] = [
+    0, 1, 2, 3, 5, 7, 16, 32, 64, 10**6, -1, 1 << 63, 2.0, 4.0, 1e30, True, False, None, "", "x",
+    "é", "count", "weight", "dense", "rows", "blocks", "scalars", "float16", "float64", [], [0],
+    [1, 2], [2, 1], ["ab"], {},
+]  # fmt: skip
+
+
+def altered(rng: np.random.Generator, text: str) -> str:
+    """A plan with one field altered, left out or added, in canonical form."""
+    fields = json.loads(text)
+    place: Any = fields
+    while True:
+        names: list[Any] = list(place) if isinstance(place, dict) else list(range(len(place)))
+        name = names[int(rng.integers(len(names)))]
+        if not isinstance(place[name], dict | list) or not place[name] or rng.random() < 0.2:
+            break
+        place = place[name]
+    if isinstance(place, dict) and rng.random() < 0.2:
+        later = ["l2_bound", "binned", "download", "clip", "min_separation", "max_participations"]
+        name = str(rng.choice(later))
+    if rng.random() < 0.1:
+        place.pop(name, None) if isinstance(place, dict) else place.pop(name)
+    else:
+        junk = JUNK[int(rng.integers(len(JUNK)))]
+        near = place.get(name) if isinstance(place, dict) else place[name]
+        place[name] = near + 1 if type(near) is int and rng.random() < 0.3 else junk
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def digest_of(read: Any, error: type[Exception], text: str) -> tuple[bytes | None, str]:
+    """The digest of a plan that is accepted, or why it is not."""
+    try:
+        digest: bytes = read(text).digest
+    except error as refusal:
+        return None, str(refusal)
+    return digest, ""
+
+
+def test_altered_plans_are_refused_by_both_or_by_none(spec: ModuleType) -> None:
+    rng, rules, accepted = np.random.default_rng(5), set(), 0
+    for seed in range(120):
+        text = rounds.random_plan(np.random.default_rng(seed)).to_json()
+        for _ in range(12):
+            other = altered(rng, text)
+            ours, rule = digest_of(spec.read_plan, spec.Malformed, other)
+            if "not yet" not in rule:
+                theirs, why = digest_of(Plan.from_json, DecodeError, other)
+                assert ours == theirs, (rule, why, other)
+                accepted += ours is not None
+                rules.add(rule)
+    assert accepted > 20
+    assert len(rules) > 30, sorted(rules)
+
+
+def test_folds_of_many_leaves_are_those_of_the_library(spec: ModuleType) -> None:
+    plan = make_plan(make_segment("s", "scalars", (1100,), k_max=2))
+    (theirs,), (ours,) = plan.segments, spec.read_plan(plan.to_json()).segments
+    keys = [bytes([i]) * 16 for i in range(4)]
+    roots = [spec.root_states(ours, b"C", keys[b], b) for b in (0, 1)]
+    pairs = [spec.make_tree(keys[2], [r[j] for r in roots], 1030 + j, 11) for j in (0, 1)]
+    checks = [spec.check_word(keys[3], states, j, 1030 + j) for j, (_, states) in enumerate(pairs)]
+    encoded = spec.encode_group(ours.groups[0], [tree for tree, _ in pairs], checks)
+    arrays = np.frombuffer(b"".join(roots[0]), np.uint8).reshape(2, 16)
+    (group,) = decode_groups(theirs, memoryview(encoded), 0)
+    masks = library_checks.fold_masks(theirs, keys[0])
+    total = library_checks.fold(theirs, keys[2], keys[3], masks, arrays, [group])
+    for own in roots:  # honest trees: equal at both
+        leaves = spec.leaves_of(ours, keys[2], own, encoded)
+        assert spec.fold(ours, keys[0], keys[3], leaves) == total.to_bytes(16, "little")
+
+
+def test_equal_keys_of_a_permutation_keep_their_order() -> None:
+    spec = pages.run()
+    vars(spec)["stream"] = lambda key, size: bytes(size)
+    assert spec.permutation(bytes(32), "s", 0, 9) == list(range(9))
+
+
+def test_long_digests_are_made_of_chunks(spec: ModuleType) -> None:
+    for size in (0, spec.CHUNK, spec.CHUNK + 1, 2 * spec.CHUNK, 2 * spec.CHUNK + 5):
+        data = np.random.default_rng(size).bytes(size)
+        theirs = kdf.digest(b"torchfsl share", b"a", pieces=[data[:7], data[7:]])
+        assert spec.digest_long(b"share", b"a", data) == theirs
+
+
+def test_values_are_rounded_as_by_the_library(spec: ModuleType) -> None:
+    rng, key = np.random.default_rng(0), bytes(range(16))
+    segment = spec.read_plan(rounds.random_plan(rng).to_json()).segments[0]
+    for rounding in ("nearest", "stochastic"):
+        encoding = FixedPoint(32, 5, 4.1, rounding)
+        segment.encoding = dataclasses.asdict(encoding)
+        segment.q_max = encoding.q_max
+        reals = np.concatenate([rng.normal(size=50) * 3, np.arange(-9, 9) / 64, [4.1, -9, 1e300]])
+        chosen = None if rounding == "nearest" else key
+        theirs = encoding.quantise(reals, rounding_key=chosen)[0]
+        assert spec.quantise(segment, reals.tolist(), chosen) == theirs.tolist()
+    context = kdf.frame(segment.name.encode(), bytes([3, 0, 0, 0]))
+    assert spec.rounding_key(key, segment, 3) == kdf.derive(key, kdf.LABEL_ROUNDING, context)
+
+
+@pytest.mark.parametrize("download", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_downloads_are_rounded_as_by_the_library(
+    spec: ModuleType, download: Any, dtype: str
+) -> None:
+    rng = np.random.default_rng(1)
+    bits = rng.integers(0, 1 << 32, 3000, dtype=np.uint32).view(np.float32)
+    odd = [0.0, -0.0, np.inf, -np.inf, 65504, 65520, 1e-8, 6e-8, 3.4e38, 1 + 2**-8, 1 + 3 * 2**-9]
+    values = np.concatenate([bits[~np.isnan(bits)], odd]).astype(dtype)
+    theirs = halves.narrow(values, download).tobytes()
+    assert spec.narrow(values.tobytes(), dtype, download) == theirs
+
+
+def test_the_hash_seed_is_that_of_the_coins(spec: ModuleType) -> None:
+    plan = rounds.random_plan(np.random.default_rng(2))
+    coins = bytes(range(32)), bytes(range(1, 33))
+    template = spec.template_of(plan.to_json())
+    assert template == coin.template_of(plan)
+    for party in (0, 1):
+        theirs = coin.commitment(template, party, coins[party])
+        assert spec.coin_commitment(template, party, coins[party]) == theirs
+    assert spec.hash_seed_of(template, coins).hex() == coin.with_coins(plan, coins).hash_seed
+
+
+def test_public_bins_are_those_of_the_library(spec: ModuleType) -> None:
+    for m, count in [(1, 1), (7, 7), (12, 5), (30, 4), (97, 10), (1 << 32, 3)]:
+        ours = spec.PublicBins(bytes(32), "é", m, count, 9)
+        theirs = PublicBins.of(bytes(32), "é", m, count, 9)
+        some = np.unique(np.linspace(0, m - 1, 200).astype(np.int64))
+        owner, within = theirs.part(theirs.places(some))
+        assert [ours.find(int(x)) for x in some] == list(
+            zip(owner.tolist(), within.tolist(), strict=True)
+        )
+
+
+def test_a_sealed_seed_opens_for_its_server_alone(spec: ModuleType) -> None:
+    public, seed = rounds.KEYS[0].public, bytes(range(16))
+    sealed = spec.seal_seed(public, b"info", seed, None)
+    assert len(sealed) == 64
+    assert rounds.KEYS[0].unseal(b"info", sealed) == seed
+    assert spec.unseal_seed(rounds.KEYS[0].raw, b"info", sealed) == seed
+    with pytest.raises(spec.InvalidTag):
+        spec.unseal_seed(rounds.KEYS[1].raw, b"info", sealed)

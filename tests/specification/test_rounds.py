@@ -1,0 +1,225 @@
+"""Rounds of the specification and of the library: byte for byte, and with each other."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.specification import pages, rounds
+from tests.support.federation import make_plan, make_segment, make_state, mixed_plan
+from torchfsl.errors import RejectedSubmission
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import Kind, lengths
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.server_model import ServerModel
+
+COUNT = 25
+"""Random plans in the suite; `python -m scripts.checks.specification --rounds 500` plays more."""
+
+FIXED = make_plan(
+    make_segment("table", "rows", (9, 2), k_max=3, tau=2, theta=3, retrieve=True),
+    make_segment("bias", "dense", (3,)),
+    max_epochs=2, lane="weight", max_weight=3,
+)  # fmt: skip
+BINS = make_plan(
+    make_segment("few", "blocks", (22,), k_max=4, tau=2, nu=1, binned=True),
+    make_segment("table", "rows", (9, 2), k_max=3, tau=2, theta=3, stash=1, retrieve=True),
+    lane="count",
+)
+PLANS = {"mixed": mixed_plan(lane="weight"), "session": FIXED, "public bins": BINS}
+ROLES = ["specification client", "specification servers", "server 0", "server 1"]
+
+
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_every_message_share_sum_and_model_is_equal(seed: int) -> None:
+    assert rounds.play(rounds.with_given_ephemerals(pages.run()), seed) >= 8
+
+
+def test_random_plans_have_every_option_and_all_lengths_are_equal() -> None:
+    spec = pages.run()
+    plans = [rounds.random_plan(np.random.default_rng(seed)) for seed in range(COUNT)]
+    segments = [s for plan in plans for s in plan.segments]
+    assert {s.mechanism for s in segments} == {"dense", "dpf", "bins", "full-domain"}
+    assert {s.download for s in segments} == {"full", "float16", "bfloat16"}
+    assert {bits for plan in plans for bits in plan.rings} == {16, 24, 32, 48, 64, 128}
+    for name in ("subset", "stash", "nu", "retrieve", "check_bytes", "encoding"):
+        assert len({bool(getattr(s, name)) for s in segments}) == 2, name
+    for name in ("server_keys", "noise_sigma", "max_rounds", "max_participations"):
+        assert len({bool(getattr(plan, name)) for plan in plans}) == 2, name
+    assert {plan.lane for plan in plans} == {"none", "count", "weight"}
+    assert any(plan.max_epochs > 1 and plan.retrieving for plan in plans)
+    for plan in plans:
+        own = spec.read_plan(plan.to_json())
+        theirs = lengths(plan)
+        for kind in spec.KINDS:
+            one = theirs[Kind[kind]]
+            assert spec.length(own, kind) == (one.fixed, one.each), kind
+
+
+class Endpoint:
+    """A server of the specification as the library's transports see one."""
+
+    def __init__(self, server: Any) -> None:
+        self.server, self.due = server, {}  # type: ignore[var-annotated]
+
+    def receive(self, data: bytes) -> tuple[Kind, int] | None:
+        relay = self.server.receive(bytes(data))
+        if relay is None:
+            return None
+        due = Kind(relay[6]), int.from_bytes(relay[16:24], "little")
+        self.due[due] = relay
+        return due
+
+    def relay(self, kind: Kind, client: int) -> bytes:
+        return bytes(self.due[kind, client])
+
+    def reply(self, kind: Kind, round_number: int, client: int, waiting: object = ()) -> bytes:
+        return bytes(self.server.reply(kind.name, client))
+
+
+def make_pair(spec: ModuleType, plan: Plan, ours: tuple[bool, bool]) -> list[Any]:
+    """Both servers; those of `ours` are the specification's."""
+    own, state, servers = spec.read_plan(plan.to_json()), make_state(plan), []
+    for b, key in enumerate(rounds.KEYS):
+        if ours[b]:
+            tensors = {name: value.tobytes() for name, value in state.items()}
+            servers.append(spec.Fetching(b, own, spec.Model(own, tensors), key.raw))
+        else:
+            servers.append(Server(b, plan=plan, model=ServerModel(state), key=key))
+    return servers
+
+
+def rand(name: str, size: int) -> bytes:
+    return np.random.default_rng().bytes(size)
+
+
+def close(server: Any) -> bytes:
+    said = server.close_round() if isinstance(server, Server) else server.close_round(rand)
+    return bytes(said)
+
+
+def commit(server: Any) -> bytes:
+    return bytes(server.commit() if isinstance(server, Server) else server.commit(rand))
+
+
+def crossed(servers: list[Any], step: str, said: list[bytes]) -> list[Any]:
+    return [getattr(s, step)(told) for s, told in zip(servers, reversed(said), strict=True)]
+
+
+def sums_of(opened: Any) -> dict[str, Any]:
+    if isinstance(opened, dict):
+        return dict(opened["sums"])
+    return {name: total.tolist() for name, total in opened.sums.items()}
+
+
+def spec_client(spec: ModuleType, own: Any, link: Any, kept: dict[int, Any], number: int,
+                round_number: int, update: Any, wanted: Any) -> None:  # fmt: skip
+    """A whole round of the specification's client, with fresh coins and real HPKE."""
+    trees = kept.get(number)
+    if trees is None:
+        trees = spec.ClientTrees(own, number, round_number, rand)
+        asked = {name: rows.tolist() for name, rows in wanted.items()}
+        for party, data in spec.ask(trees, round_number, asked):
+            link.send(party, data)
+    if own.max_epochs > 1:
+        kept[number] = trees
+    ask = [(trees.S_a, Kind.MODEL), (trees.S_b, Kind.MODEL_DIGEST)]
+    model = [link.fetch(party, kind, round_number, number) for party, kind in ask]
+    heard = spec.read_model(trees, round_number, *model)[1]
+    answers = [link.fetch(b, Kind.ANSWER, round_number, number) for b in (0, 1)]
+    assert set(spec.read_rows(trees, round_number, answers)) == {s.name for s in own.retrieving}
+    for party, data in spec.report(trees, round_number, rounds.as_own(update), heard):
+        link.send(party, data)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", list(PLANS))
+def test_the_specification_plays_with_the_library(name: str, role: str) -> None:
+    spec = pages.run()
+    plan = dataclasses.replace(PLANS[name], server_keys=tuple(k.public.hex() for k in rounds.KEYS))
+    own, rng, kept = spec.read_plan(plan.to_json()), np.random.default_rng(3), {}  # type: ignore[var-annotated]
+    ours = role == "specification servers", role == "specification servers"
+    ours = {"server 0": (True, False), "server 1": (False, True)}.get(role, ours)
+    servers = make_pair(spec, plan, ours)
+    link = InProcess(*(s if isinstance(s, Server) else Endpoint(s) for s in servers))
+    members: dict[int, Any] = {}
+    fixed = {c: {s.name: rounds.random_rows(rng, s) for s in plan.early} for c in range(3)}
+    for number in range(1, plan.max_epochs + 1):
+        crossed(servers, "start", [server.open_round(number) for server in servers])
+        wanted_sums: dict[str, Any] = {}
+        for client in range(3):
+            parts = {s.name: rounds.random_part(rng, plan, s, fixed[client].get(s.name))
+                     for s in plan.segments}  # fmt: skip
+            if client == 2 or role == "specification client":
+                spec_client(spec, own, link, kept, client, number, parts, fixed[client])
+            else:
+                library_client(plan, link, members, client, number, parts, fixed[client])
+            add(plan, wanted_sums, parts)
+        folds = crossed(servers, "agree", [close(server) for server in servers])
+        assert [len(a) for a in crossed(servers, "verify", folds)] == [3, 3]
+        shares = crossed(servers, "reveal", [commit(server) for server in servers])
+        opened = crossed(servers, "open", shares)
+        for server, sums in zip(servers, opened, strict=True):
+            server.apply(*([sums] if isinstance(server, Server) else []))
+            assert sums_of(sums) == {n: total.tolist() for n, total in wanted_sums.items()}
+    first, second = (tensors_of(server) for server in servers)
+    assert first == second
+
+
+def library_client(plan: Plan, link: Any, members: dict[int, Any], client: int, number: int,
+                   parts: Any, wanted: Any) -> None:  # fmt: skip
+    member = members.setdefault(client, Client(plan, link, client_id=client))
+    start = member.continue_session if plan.max_epochs > 1 else member.start_round
+    with start(number, indices=wanted) as client_round:
+        client_round.download()
+        client_round.retrieve()
+        left = client_round.submit(parts).unmatched
+    assert not any(len(rows) for rows in left.values())
+
+
+def add(plan: Plan, sums: dict[str, Any], parts: Any) -> None:
+    for segment in plan.segments:
+        total = sums.setdefault(segment.name, np.zeros((segment.m, segment.tau), dtype=np.int64))
+        part = parts[segment.name]
+        total[slice(None) if part.indices is None else part.indices] += part.values
+
+
+def tensors_of(server: Any) -> dict[str, bytes]:
+    if isinstance(server, Server):
+        return {name: value.tobytes() for name, value in server.model.state.items()}
+    return dict(server.model.tensors)
+
+
+def test_trees_that_fail_the_check_are_out_and_forgotten() -> None:
+    """A client that selects two leaves of a tree: only the fold shows it, in any round."""
+    spec = pages.run()
+    plan = dataclasses.replace(FIXED, server_keys=tuple(k.public.hex() for k in rounds.KEYS))
+    own, rng = spec.read_plan(plan.to_json()), np.random.default_rng(4)
+    wanted = {s.name: rounds.random_rows(rng, s) for s in plan.early}
+    honest = spec.check_word
+    for ours in ((True, True), (False, False)):
+        servers = make_pair(spec, plan, ours)
+        link = InProcess(*(s if isinstance(s, Server) else Endpoint(s) for s in servers))
+        kept: dict[int, Any] = {}
+        for number in (1, 2):
+            crossed(servers, "start", [server.open_round(number) for server in servers])
+            for client in (1, 2):
+                if (number, client) == (1, 1):
+                    vars(spec)["check_word"] = lambda *said: spec.xor(
+                        honest(*said), bytes(31) + b"1"
+                    )
+                refused = pytest.raises((RejectedSubmission, spec.Rejected))
+                with refused if (number, client) == (2, 1) else contextlib.nullcontext():
+                    spec_client(spec, own, link, kept, client, number, rounds.nothing(plan), wanted)
+                vars(spec)["check_word"] = honest
+            folds = crossed(servers, "agree", [close(server) for server in servers])
+            assert [list(a) for a in crossed(servers, "verify", folds)] == [[2], [2]]
+            shares = crossed(servers, "reveal", [commit(server) for server in servers])
+            crossed(servers, "open", shares)

@@ -1,0 +1,243 @@
+"""The vectors of `tests/vectors` that concern the specification, without anything of torchfsl."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.specification import pages
+
+FOLDER = Path(__file__).resolve().parents[1] / "vectors"
+ALLOWED = {"hashlib", "hmac", "json", "math", "struct", "cryptography"}
+"""What the blocks may import; `math` for whole square roots and greatest common divisors."""
+OTHERS = {
+    "field.json", "sum_bound.json", "round_audited.json", "rounds_correlated.json", "sefl.json",
+}  # fmt: skip
+"""Vectors of what the pages do not specify yet, and of other protocols."""
+
+
+@pytest.fixture(scope="module")
+def spec() -> ModuleType:
+    return pages.run()
+
+
+def read(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return content
+
+
+def cases(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = read(name)["cases"]
+    assert found
+    return found
+
+
+def raw(*items: str) -> list[bytes]:
+    return [bytes.fromhex(item) for item in items]
+
+
+def imported(text: str) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names |= {one.name.partition(".")[0] for one in node.names}
+        if isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").partition(".")[0])
+    return names
+
+
+def test_the_blocks_import_nothing_of_the_library() -> None:
+    found = set().union(*(imported(text) for page in pages.ORDER for _, text in pages.blocks(page)))
+    assert found == ALLOWED
+    for name in ("pages", "test_vectors"):
+        assert "torchfsl" not in imported((Path(__file__).parent / f"{name}.py").read_text())
+    calls = ("__import__", "importlib", "exec(", "eval(")
+    assert not any(call in text for page in pages.ORDER for _, text in pages.blocks(page)
+                   for call in calls)  # fmt: skip
+
+
+def test_every_file_of_vectors_is_read_here_or_named_as_left_out() -> None:
+    here = Path(__file__).read_text()
+    for path in FOLDER.glob("*.json"):
+        assert path.name in OTHERS or f'"{path.stem}"' in here, path.name
+
+
+def test_labels_keys_digests_and_streams(spec: ModuleType) -> None:
+    suite = (pages.FOLDER / "suite.md").read_text().partition("## Labels")[2]
+    table = suite.replace(",", " ").replace("|", " ").split("\n")
+    for label in read("kdf")["labels"].values():
+        words = label.removeprefix("torchfsl ")
+        assert any(words in line for line in table), f"suite.md does not name {label}"
+    for case in cases("kdf"):
+        label = case["label"].removeprefix("torchfsl ").encode()
+        secret, context = raw(case["secret"], case["context"])
+        assert spec.derive(secret, label, context, case["size"]).hex() == case["derived"]
+        assert spec.digest(label, secret, context).hex() == case["digest"]
+        assert spec.stream(secret, case["size"] + 1).hex() == case["stream"]
+
+
+def tree_of(case: dict[str, Any]) -> list[tuple[bytes, int]]:
+    return list(zip(raw(*case["correction_words"]), case["right_bits"], strict=True))
+
+
+def test_trees(spec: ModuleType) -> None:
+    for case in cases("trees"):
+        key, *roots = raw(case["key"], *case["roots"])
+        tree, states = spec.make_tree(key, roots, case["alpha"], len(case["right_bits"]))
+        assert tree == tree_of(case)
+        for party, root in enumerate(roots):
+            leaves = spec.expand(key, root, tree, case["num_leaves"])
+            assert leaves == raw(*case["leaves"][party])
+            assert leaves[case["alpha"]] == states[party]
+
+
+def test_hints_and_shares(spec: ModuleType) -> None:
+    for case in cases("hints"):
+        width = case["ring_bits"] // 8
+        key, values = raw(case["key"], case["values"])
+        leaves, values = raw(*case["leaves"]), spec.unpacked(values, width)
+        hint = spec.make_hint(key, leaves, values, case["slot"], case["nu"], width)
+        assert hint.hex() == case["hint"]
+        for party, leaf in enumerate(leaves):
+            share = spec.output_share(key, leaf, hint, width, party)
+            assert spec.packed(share, width).hex() == case["shares"][party]
+
+
+def test_check_words_and_tags(spec: ModuleType) -> None:
+    for case in cases("checks"):
+        key, row_key = raw(case["key"], case["row_key"])
+        leaves, rows = raw(*case["leaves"]), raw(*case["rows"])
+        assert spec.check_word(key, leaves, case["tree"], case["leaf"]).hex() == case["check_word"]
+        digests = [spec.row_digest(row_key, row) for row in rows]
+        assert digests == raw(*case["digests"])
+        tags, answers = [], []
+        for root in raw(*case["roots"]):
+            states = spec.expand(key, root, tree_of(case), len(rows))
+            tags.append(spec.tag_of_tree(key, states, digests))
+            answers.append(spec.answer_tree(states, rows))
+        assert tags == raw(*case["tags"])
+        row = spec.xor(*answers)
+        assert row == rows[case["leaf"]]
+        assert spec.expected_tag(key, leaves, row_key, row) == spec.xor(*tags)
+
+
+def test_answers_by_bits(spec: ModuleType) -> None:
+    for case in cases("bits"):
+        key, key_bits, *roots = raw(case["key"], case["key_bits"], *case["roots"])
+        rows, row = raw(*case["rows"]), case["row"]
+        tree, states = spec.make_tree(key, roots, row // 128, len(case["right_bits"]))
+        assert tree == tree_of(case)
+        word = spec.bit_word(key_bits, states, row % 128)
+        assert word.hex() == case["word"]
+        for party, root in enumerate(roots):
+            leaves = spec.expand(key, root, tree, -(-len(rows) // 128))
+            answer = spec.answer_by_bits(key_bits, leaves, word, rows)
+            assert answer.hex() == case["answers"][party]
+
+
+def test_permutations_and_matchings(spec: ModuleType) -> None:
+    for case in cases("permutations"):
+        seed = bytes.fromhex(case["hash_seed"])
+        for i, wanted in enumerate(case["permutations"]):
+            assert spec.permutation(seed, case["label"], i, case["m"]) == wanted
+    for case in cases("matchings"):
+        found = spec.match(case["candidates"], case["num_bins"])
+        assert [-1 if bin is None else bin for bin in found] == case["bins"]
+
+
+def test_plans(spec: ModuleType) -> None:
+    refused = []
+    for case in cases("plans"):
+        assert spec.Plan(case["text"]).digest.hex() == case["digest"]
+        assert spec.canonical(json.loads(case["text"])) == case["text"]
+        if '"proofs"' in case["text"]:
+            refused.append(case["text"])
+        else:
+            spec.read_plan(case["text"])
+    assert len(refused) == 3
+    for text in refused:
+        with pytest.raises(spec.Malformed, match="not yet specified"):
+            spec.read_plan(text)
+
+
+@pytest.mark.parametrize("case", cases("plans_bad_fields"), ids=lambda case: case["defect"])
+def test_bad_plans(spec: ModuleType, case: dict[str, Any]) -> None:
+    rules = {"an unknown field": "rule 2", "white space": "rule 67", "upper-case hex": "rule 9"}
+    with pytest.raises(spec.Malformed, match=rules.get(case["defect"], "plan")):
+        spec.read_plan(case["text"])
+
+
+def servers_of(spec: ModuleType, vector: dict[str, Any]) -> list[Any]:
+    plan = spec.read_plan(vector["plan"])
+    state = {name: bytes.fromhex(data) for name, data in vector["state"].items()}
+    servers = [spec.Fetching(b, plan, spec.Model(plan, state)) for b in (0, 1)]
+    states = [server.open_round(vector["round"]) for server in servers]
+    for server, told in zip(servers, reversed(states), strict=True):
+        server.start(told)
+    return servers
+
+
+def finish(servers: list[Any]) -> dict[str, Any]:
+    """Close, check, commit, open and apply; both servers open the same."""
+    said = [server.close_round(lambda name, size: bytes([7]) * size) for server in servers]
+    said = [server.agree(told) for server, told in zip(servers, reversed(said), strict=True)]
+    for server, told in zip(servers, reversed(said), strict=True):
+        server.verify(told)
+    said = [server.commit(lambda name, size: bytes([9]) * size) for server in servers]
+    said = [server.reveal(told) for server, told in zip(servers, reversed(said), strict=True)]
+    opened = [server.open(told) for server, told in zip(servers, reversed(said), strict=True)]
+    for server in servers:
+        server.apply()
+    assert opened[0] == opened[1]
+    assert servers[0].model.tensors == servers[1].model.tensors
+    first: dict[str, Any] = opened[0]
+    return first
+
+
+def model_digest(spec: ModuleType, model: Any) -> str:
+    """The digest of the vectors, of all tensors by name; it never travels."""
+    tensors = {t["name"]: t for s in model.plan.segments for t in s.tensors}
+    text = b""
+    for name, tensor in sorted(tensors.items()):
+        shape = ",".join(map(str, tensor["shape"]))
+        text += spec.frame(name.encode(), tensor["dtype"].encode(), shape.encode())
+        text += model.tensors[name]
+    digest: str = spec.sha256(text).hex()
+    return digest
+
+
+def test_a_round_at_both_servers(spec: ModuleType) -> None:
+    vector = read("round")
+    servers = servers_of(spec, vector)
+    sent = [message["data"] for message in vector["messages"]]
+    for message in vector["messages"]:
+        due = servers[message["party"]].receive(bytes.fromhex(message["data"]))
+        assert due is None or due.hex() in sent
+    for answer in vector["answers"]:
+        given = servers[answer["party"]].reply("ANSWER", answer["client"])
+        assert given.hex() == answer["data"]
+    opened = finish(servers)
+    assert opened["clients"] == vector["clients"]
+    assert opened["sums"] == vector["sums"]
+    assert opened["lanes"] == vector["lanes"]
+    assert model_digest(spec, servers[0].model) == vector["model"]
+
+
+@pytest.mark.parametrize("case", cases("round_bad_reports"), ids=lambda case: case["defect"])
+def test_a_bad_report_is_refused(spec: ModuleType, case: dict[str, Any]) -> None:
+    vector = read("round")
+    servers = servers_of(spec, vector)
+    refused = 0
+    for index, message in enumerate(vector["messages"]):
+        data = case["data"] if index == case["replaces"] else message["data"]
+        try:
+            servers[message["party"]].receive(bytes.fromhex(data))
+        except (spec.Malformed, spec.Rejected):
+            refused += 1
+    assert refused
+    assert finish(servers)["clients"] == read("round_bad_reports")["accepted"]
