@@ -42,5 +42,5 @@ mkdir -p -- "$(dirname -- "$OUT")"
 compile -O2 "${fast[@]}"
 compile "-Os -finline-functions" "${inlined[@]}"
 compile -Os "${small[@]}"
-em++ -O2 -fwasm-exceptions --no-entry -sSTANDALONE_WASM=1 -sALLOW_MEMORY_GROWTH=1 \
+em++ -Os -fwasm-exceptions --no-entry -sSTANDALONE_WASM=1 -sALLOW_MEMORY_GROWTH=1 \
     -sEXPORTED_FUNCTIONS="$exported" -o "$OUT" "$objects"/*.o

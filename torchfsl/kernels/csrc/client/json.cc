@@ -55,9 +55,8 @@ std::string repr(double number) {
     const std::string size = std::to_string(std::abs(exponent));
     return digits + (exponent < 0 ? "e-" : "e+") + (size.size() < 2 ? "0" : "") + size;
   }
-  if (exponent < 0) {  // not "0." + .., of which GCC 12 warns at -O3 without a reason
-    return std::string("0.").append(static_cast<std::size_t>(-exponent - 1), '0') + digits;
-  }
+  if (exponent < 0)
+    return "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
   const std::size_t whole = static_cast<std::size_t>(exponent) + 1;
   if (digits.size() <= whole) return digits + std::string(whole - digits.size(), '0') + ".0";
   return digits.insert(whole, ".");
