@@ -379,7 +379,11 @@ class Pair:
             party, data = waiting.pop(0)
             if self.rng.random() < 0.3:
                 place = int(self.rng.integers(len(data)) ** self.rng.choice([0.5, 1]))
+                place = 7 if 16 <= place < 24 else place  # never the client: others are honest
                 data = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+            if self.rng.random() < 0.15:
+                party = 1 - party
+                data = data[:7] + bytes([party]) + data[8:]
             theirs = outcome(lambda: self.relayed(party, data))  # noqa: B023 - called here
             relay = self.same(theirs, outcome(lambda: self.ours[party].receive(data)))  # noqa: B023
             waiting += [(1 - party, relay)] if isinstance(relay, bytes) else []
