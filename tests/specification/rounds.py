@@ -328,7 +328,10 @@ class Pair:
             self.same(one, two)
         if ends == "attacks":
             self.members.pop(number, None)
-            messages = self.spec.report(trees, self.number, as_own(nothing(plan)))
+            empty = as_own(nothing(plan))
+            messages = self.spec.report(trees, self.number, empty)
+            if rng.random() < 0.3 and not plan.late:  # a second report on the same trees
+                messages += self.spec.report(trees, self.number, empty)
             if rng.random() < 0.5:  # other trees of the client, behind its report
                 others = self.spec.ClientTrees(self.own, number, self.number, Tape(seed + 1).rand)
                 asked = {name: rows.tolist() for name, rows in member.wanted.items()}
