@@ -328,7 +328,10 @@ class Pair:
             self.same(one, two)
         if ends == "attacks":
             self.members.pop(number, None)
-            messages = self.spec.report(trees, self.number, as_own(nothing(plan)))
+            empty = as_own(nothing(plan))
+            messages = self.spec.report(trees, self.number, empty)
+            if rng.random() < 0.3 and not plan.late:  # a second report on the same trees
+                messages += self.spec.report(trees, self.number, empty)
             if rng.random() < 0.5:  # other trees of the client, behind its report
                 others = self.spec.ClientTrees(self.own, number, self.number, Tape(seed + 1).rand)
                 asked = {name: rows.tolist() for name, rows in member.wanted.items()}
@@ -379,7 +382,11 @@ class Pair:
             party, data = waiting.pop(0)
             if self.rng.random() < 0.3:
                 place = int(self.rng.integers(len(data)) ** self.rng.choice([0.5, 1]))
+                place = 7 if 16 <= place < 24 else place  # never the client: others are honest
                 data = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+            if self.rng.random() < 0.15:
+                party = 1 - party
+                data = data[:7] + bytes([party]) + data[8:]
             theirs = outcome(lambda: self.relayed(party, data))  # noqa: B023 - called here
             relay = self.same(theirs, outcome(lambda: self.ours[party].receive(data)))  # noqa: B023
             waiting += [(1 - party, relay)] if isinstance(relay, bytes) else []

@@ -23,6 +23,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan import coin
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.opening import decode_shares
 from torchfsl.submodel import halves
 from torchfsl.submodel.bins import PublicBins
 
@@ -138,6 +139,32 @@ def test_folds_of_many_leaves_are_those_of_the_library(spec: ModuleType) -> None
     for own in roots:  # honest trees: equal at both
         leaves = spec.leaves_of(ours, keys[2], own, encoded)
         assert spec.fold(ours, keys[0], keys[3], leaves) == total.to_bytes(16, "little")
+
+
+def test_sums_that_no_reports_make_up_are_zero_as_at_the_library(spec: ModuleType) -> None:
+    zeroed = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        plan, clients = rounds.random_plan(rng), tuple(range(int(rng.integers(1, 4))))
+        own, first, second = spec.read_plan(plan.to_json()), b"", b""
+        for segment in own.with_trees + own.dense:
+            most = len(clients) * plan.max_weight
+            ends = [0, 1, 2, most, most * segment.q_max, 1 << 8 * segment.width - 1]
+            ends = [sign * end + more for end in ends for sign in (1, -1) for more in (0, 0, 1, -1)]
+            sums = [ends[int(i)] for i in rng.integers(len(ends), size=segment.sum_values)]
+            if rng.random() < 0.5:
+                sums = [total if abs(total) < 3 else 0 for total in sums]
+            masks = [int.from_bytes(rng.bytes(segment.width), "little") for _ in sums]
+            first += spec.packed(masks, segment.width)
+            left = [total - mask for total, mask in zip(sums, masks, strict=True)]
+            second += spec.packed(left, segment.width)
+        ours = spec.decode_sums(own, first, second, list(clients))
+        theirs = decode_shares(plan, first, second, clients)
+        assert {name: total.tolist() for name, total in theirs.sums.items()} == ours["sums"]
+        assert {name: lane.tolist() for name, lane in theirs.lanes.items()} == ours["lanes"]
+        assert theirs.total_weight == ours["weight"]
+        zeroed += len(theirs.zeroed)
+    assert zeroed > 20
 
 
 def test_equal_keys_of_a_permutation_keep_their_order() -> None:
