@@ -120,7 +120,7 @@ def beside_slow(folder: Path, count: int) -> Found:
 
 
 @check(
-    option("--clients", 50, "of Python beside the page"), option("--rounds", 10, "at most 10"),
+    option("--clients", 50, "of Python next to the page"), option("--rounds", 10, "at most 10"),
     option("--slow", 100, "connections"),
 )  # fmt: skip
 def main(options: Options, folder: Path) -> Found:
