@@ -4,8 +4,8 @@
 
 First a page and so many clients of Python participate in each round, with proofs and sealed seeds:
 sums must be exact. `growth` is the memory of the page's process in the last round over that in the
-second. Then 20 clients of Python participate by turns with and without connections to the HTTPS door
-that say a byte now and then: `slowdown` is the ratio of the medians over five turns.
+second. Then 20 clients of Python participate by turns with and without callers to the HTTPS door
+that send a byte now and then: `slowdown` is the ratio of the medians over five turns.
 """
 
 from __future__ import annotations
