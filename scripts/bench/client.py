@@ -2,11 +2,11 @@
 
     taskset -c 1 python -m scripts.bench.client [--clients 40] [--node] [--json FILE]
 
-Clients of Python and of the core take part in one round by turns, in one process and on one thread.
+Clients of Python and of the core participate in one round by turns, in one process, on one thread.
 The update is quantised, seeds are sealed. Times are processor time inside the client: what servers
 need is left out, and of the core what `ctypes` needs. With `--node` as many clients follow in one
-process of node, of which the first is given by itself; its core is built if it is not there.
-TORCHFSL_CPU_PATH chooses the instructions of all but node.
+process of node, of which the first is given apart; its core is built if it is not there.
+TORCHFSL_CPU_PATH chooses the instructions, except in node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the client without Python must do, each point measured here and now, as a table in Markdown.
+"""Measure the nine points of the client without Python, and print a table in Markdown.
 
     python -m scripts.checks.web_client [--points 2 3] [--inputs 200000] [--json FILE]
 
@@ -51,7 +51,7 @@ POINTS: dict[int, tuple[str, list[str]]] = {
     9: ("without the tools, tests skip and name them",
         [f"{CORE}/test_wasm.py", f"{CORE}/test_aarch64.py", f"{WEB}/test_package.py"]),
 }  # fmt: skip
-"""What is asked, and the tests of it."""
+"""The demand of each point, and its tests."""
 
 Part = tuple[str, bool | None]
 """A figure or a count, and whether it is as asked; None where a tool is missing."""
@@ -146,7 +146,7 @@ def hostile(options: Options) -> Iterator[Part]:
 
 
 def slow(_: Options) -> Iterator[Part]:
-    """Beside slow connections."""
+    """Rounds among slow connections."""
     yield within(
         "ratio", found_by("scripts.checks.web_rounds", "--clients", "0")["slow"]["slowdown"], 1.2
     )

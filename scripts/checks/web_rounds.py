@@ -2,10 +2,10 @@
 
     python -m scripts.checks.web_rounds [--clients 50] [--rounds 10] [--slow 100] [--json FILE]
 
-First a page and so many clients of Python take part in each round, with proofs and sealed seeds:
+First a page and so many clients of Python participate in each round, with proofs and sealed seeds:
 sums must be exact. `growth` is the memory of the page's process in the last round over that in the
-second. Then 20 clients of Python take part by turns with and without connections to the HTTPS door
-that say a byte now and then: `slowdown` is the ratio of the medians over five turns.
+second. Then 20 clients of Python participate by turns with and without callers to the HTTPS door
+that send a byte now and then: `slowdown` is the ratio of the medians over five turns.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def slow_connections(pair: WebPair, count: int) -> Iterator[None]:
 
 
 def beside_slow(folder: Path, count: int) -> Found:
-    """Seconds of a round of Python's clients, alone and beside slow connections."""
-    seconds: dict[str, list[float]] = {"alone": [], "beside": []}
+    """Seconds of a round of Python's clients, alone and among slow connections."""
+    seconds: dict[str, list[float]] = {"alone": [], "among": []}
     with WebPair(folder, counted_plan(PYTHON_CLIENTS), clients=PYTHON_CLIENTS + 2) as pair:
         pair.start()
         pair.set_up()
@@ -113,14 +113,14 @@ def beside_slow(folder: Path, count: int) -> Found:
                 pair.open()
                 made = pair.take_part(range(2, PYTHON_CLIENTS + 2), seed=turn)
                 opened = pair.close()
-                seconds["beside" if slow else "alone"].append(time.monotonic() - start)
+                seconds["among" if slow else "alone"].append(time.monotonic() - start)
             assert_sums(pair.plan, opened, made)
-    alone, beside = (statistics.median(seconds[name]) for name in ("alone", "beside"))
-    return {"connections": count, "seconds": seconds, "slowdown": beside / alone}
+    alone, among = (statistics.median(seconds[name]) for name in ("alone", "among"))
+    return {"connections": count, "seconds": seconds, "slowdown": among / alone}
 
 
 @check(
-    option("--clients", 50, "of Python beside the page"), option("--rounds", 10, "at most 10"),
+    option("--clients", 50, "of Python next to the page"), option("--rounds", 10, "at most 10"),
     option("--slow", 100, "connections"),
 )  # fmt: skip
 def main(options: Options, folder: Path) -> Found:
