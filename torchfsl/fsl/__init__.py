@@ -5,7 +5,7 @@ agreed), `floors` (what each party demands of it), `cuckoo` (one row a bin), `dp
 what is done on it), `messages`, `bodies`, `uploads` (the wire), `transport` (the way), `client`,
 `server`; then `noise`, `privacy`, `sampled_gaussian`, `sampled_blocks` and `composing` (noise and
 what it guarantees), `union` (private set union), `costs` and `explain` (what a plan costs),
-`estimates` (what a round takes), `suite` (the constants).
+`estimates` (what a round takes), `advantage` (what attackers gain), `suite` (the constants).
 
 Invariant: the opened sums equal the plaintext sums of the same quantised updates, bit for bit.
 

@@ -303,11 +303,11 @@ class Node:
         info = transcript_info(self.plan.digest, number, self.party)
         try:
             parts = transcript.parts(server, message)
-        except ProtocolError as error:
+        except ProtocolError as error:  # from `check_unchanged` alone
             files = self.storage.report_log.changed() or [self.storage.folder]
             why = f"{error}, {', '.join(map(str, files))}"
             self.storage.end_unopened(number, why, server)
-            raise ProtocolError(why, code=error.code) from error
+            raise ProtocolError(why, code="report-changed") from error
         audits.seal(info, number, parts)
         audits.note(self.plan, number, record=server.audit.digest.hex(), said=message.hex())
         server.reports.forget_messages()
