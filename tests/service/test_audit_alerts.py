@@ -226,7 +226,7 @@ def test_a_second_commitment_counts_if_its_server_and_its_auditor_have_signed_it
                 (number, other[0], judge.key, judge.key),
                 (number, other[0], sign[0], sign[0]),
             ):
-                with pytest.raises(ProtocolError, match=r"no second|did not sign|not signed by"):
+                with pytest.raises(ProtocolError, match=r"not a second|did not sign|not signed by"):
                     show(*odd)
             assert not pair.owner.links.info(0)["halted"]
             assert alerts(pair) == {"audit_missing": 1}

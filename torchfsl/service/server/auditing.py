@@ -230,9 +230,7 @@ class AuditDesk:
         held = node.storage.audits.held(node.plan, number)
         shown = record, said.commitment
         if held in (None, shown):
-            raise ProtocolError(
-                f"round {number}: expected two different commitments, got one", code="wrong-step"
-            )
+            raise ProtocolError(f"round {number}: it is not a second commitment", code="wrong-step")
         parts = named_parts(node.plan, number, peer, shown, *TWICE)
         self._check_signed("the commitment", peer, kdf.LABEL_NAMED, parts, signature)
         key, signs = bytes.fromhex(node.plan.audit_keys[peer]), (record, bytes([peer]))
