@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.generate import figures, scale_table, service_tables, settings_page, site_hooks
+from tests.specification.pages import ORDER
 from torchfsl.faces import homes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,14 +23,14 @@ ELSEWHERE = {
 """Pages whose code other tests run, and look at what it gives."""
 CONTEXT = {"sefl.md"}
 """Pages whose lines continue a program that they do not show."""
-PROGRAM = "specification"
-"""Folder of pages that are one program, which `tests/specification` runs in their order."""
+PROGRAM = {f"specification/{name}.md" for name in ORDER}
+"""Pages that are one program, which `tests/specification` runs in their order."""
 PAGES = sorted(
     path.relative_to(DOCS).as_posix()
     for path in DOCS.rglob("*.md")
     if "```python" in path.read_text()
     and path.name not in ELSEWHERE | CONTEXT
-    and path.parent.name != PROGRAM
+    and path.relative_to(DOCS).as_posix() not in PROGRAM
 )
 MARKDOWN = sorted(
     path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]

@@ -44,7 +44,8 @@ def test_tables_are_those_of_the_code() -> None:
 
 
 def test_pages_with_blocks_are_run_and_listed_in_order() -> None:
-    assert {name for name, text in PAGES.items() if "```python" in text} == set(pages.ORDER)
+    others = {name for name, text in PAGES.items() if "```python" in text} - set(pages.ORDER)
+    assert all("import torchfsl" in PAGES[name] for name in others)  # run as printed
     listed = re.findall(r"^\| \[\w+\]\((\w+)\.md\)", PAGES["index"], flags=re.MULTILINE)
     assert listed[: len(pages.ORDER)] == list(pages.ORDER)
 
