@@ -67,7 +67,7 @@ TRIALS: Final[dict[str, Changes]] = {
     "central-rate-0.001": {**CENTRAL, "server": {"lr": 0.001}},
     "central-rate-0.01": {**CENTRAL, "server": {"lr": 0.01}},
     "norm-1": {"fsl": {"l2_norm": 1.0, "sum_bound": True}},
-    "norm-3": {"fsl": {"l2_norm": 3.0, "sum_bound": True, "ring_bits": 48}},
+    "norm-3": {"fsl": {"l2_norm": 3.0, "sum_bound": True}, "encoding": {"ring_bits": 48}},
     "one-category": {},
     "sasrec": {},
     "sasrec-negatives-32": {"recommendation": {"negatives": 32}},
