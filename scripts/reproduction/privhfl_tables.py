@@ -167,7 +167,7 @@ def _list(cells: Figures, labels: Iterable[str]) -> str:
     labels = list(labels)
     names = [("MNIST", "mnist", label) for label in labels]
     names += [("CIFAR-10", "cifar10", label) for label in labels if f"cifar10-{label}" in cells]
-    return "; ".join(
+    return ". ".join(
         f"{data} {label.removeprefix('select-')} {_one(cells, f'{task}-{label}')}"
         for data, task, label in names
     )
@@ -182,7 +182,7 @@ def _by_queries(cells: Figures) -> str:
     if (cell := cells.get("mnist-iterations-3")) is not None:
         steps = np.mean([run["gain_by_iteration"] for run in _seeds(cell)], axis=0)
         found.append("MNIST, iterations 1 to 3: " + ", ".join(f"{100 * s:+.1f}" for s in steps))
-    return "; ".join(found)
+    return ". ".join(found)
 
 
 def _by_alpha(cells: Figures) -> str:
@@ -194,7 +194,7 @@ def _by_alpha(cells: Figures) -> str:
                 alone = f"{name}-local"
                 control = f", retraining alone {_one(cells, alone)}" if alone in cells else ""
                 found.append(f"{data}, alpha {alpha:g}: {_one(cells, name, True)}{control}")
-    return "; ".join(found)
+    return ". ".join(found)
 
 
 def _by_samples(cells: Figures) -> Iterator[str]:
@@ -221,7 +221,7 @@ def _studies(cells: Figures) -> list[tuple[str, str]]:
         ("15: smaller alpha, lower accuracy, still a gain", _by_alpha(cells)),
         (
             "16: more private samples are better",
-            "; ".join(_by_samples(cells)),
+            ". ".join(_by_samples(cells)),
         ),
     ]
 
