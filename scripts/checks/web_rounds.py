@@ -77,7 +77,7 @@ def with_a_page(folder: Path, clients: int, rounds: int) -> Found:
 
 @contextlib.contextmanager
 def slow_connections(pair: WebPair, count: int) -> Iterator[None]:
-    """So many at server 0 that send a byte of a request a second; new ones for those dropped."""
+    """So many at server 0 that send a byte of a request a second. Dropped ones come again."""
     ends = threading.Event()
 
     def send() -> None:
@@ -87,6 +87,7 @@ def slow_connections(pair: WebPair, count: int) -> Iterator[None]:
                     connection.sendall(bytes([byte]))
                     if ends.wait(1):
                         return
+            ends.wait(1)
 
     threads = [threading.Thread(target=send, daemon=True) for _ in range(count)]
     for thread in threads:
