@@ -8,6 +8,8 @@ without a checkout.
 
 from __future__ import annotations
 
+import html
+import logging
 import posixpath
 import re
 from pathlib import Path
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = ("SECURITY.md", "RESULTS.md", "CHANGELOG.md", "CONTRIBUTING.md")
+FENCE: Final = re.compile(r"^(```\w+) .*$", re.MULTILINE)
+"""A fence with words behind its language, with which the site's renderer takes no block."""
 LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 
 
@@ -36,7 +40,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Points the page's links into the site, or takes them away."""
     source = page.file.src_uri
     in_root = source in PAGES
-    return rewritten(markdown, source, in_root, {file.src_uri for file in files})
+    plain = FENCE.sub(r"\1", markdown)
+    return rewritten(plain, source, in_root, {file.src_uri for file in files})
+
+
+def on_page_content(html_text: str, page: Page, config: MkDocsConfig, files: Files) -> None:
+    """Warns, which fails a strict build, of a fence that was not taken for one."""
+    text = html.unescape(re.sub(r"<code.*?</code>|<[^>]*>", "", html_text, flags=re.DOTALL))
+    if "```" in text:
+        logging.getLogger("mkdocs.hooks").warning("%s shows a code fence", page.file.src_uri)
 
 
 def rewritten(markdown: str, source: str, in_root: bool, known: set[str]) -> str:

@@ -37,6 +37,12 @@ MARKDOWN = sorted(
 )
 
 
+def test_words_behind_the_language_of_a_fence_stay_out_of_the_site() -> None:
+    block = "```python continuation\nx = 1\n```\n"
+    found = site_hooks.FENCE.sub(r"\1", block)
+    assert found == "```python\nx = 1\n```\n"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_works_as_printed(page: str, tmp_path: Path) -> None:
     """In a process of its own, since recipes start process groups and patch torch."""

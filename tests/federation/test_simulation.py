@@ -167,7 +167,7 @@ def test_weights_count_alike_under_both_protocols_and_in_the_model() -> None:
         (lambda _: True, weighted, r"client 0: weight\(\) gives True"),
         (lambda _: 0, None, r"client 0: weight\(\) gives 0"),
         (lambda _: 1.5, None, r"client 0: weight\(\) gives 1.5"),
-        (lambda _: 2, planned(), r"lane is 'none'.*lane='weight'"),
+        (lambda _: 2, planned(), r"every client counts once.*average='weight'"),
     ):
         for kind in ("fsl", "plain"):
             with pytest.raises(ParameterError, match=message):

@@ -196,6 +196,8 @@ def check_options(function: str, given: Iterable[str], known: Iterable[str]) -> 
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; it takes {', '.join(known)}"
+            if name in ("epsilon", "delta"):
+                hint = ": noise comes from fed.plan = torchfsl.privacy.calibrate(fed.plan, ...)"
             raise TypeError(f"{function}() has no argument {name!r}{hint}")
 
 

@@ -178,7 +178,8 @@ class _Simulation(Generic[Data]):
             asked = [self.ids_of(one) for one in self.data.values()]
             changes["rows_per_client"] = self.fed.row_counts(asked).rows_per_client()
         if self.weights:
-            changes |= {"average": "weight", "max_weight": max(self.weights.values())}
+            most = self.fed.planner.options.get("max_weight") or max(self.weights.values())
+            changes |= {"average": "weight", "max_weight": most}
         self.fed.make_plan(**changes)
 
     def ids_of(self, data: Data) -> Any:
@@ -187,6 +188,11 @@ class _Simulation(Generic[Data]):
             return by_table(self.rows(data), self.fed.hooks.inventory.all_tables, [])
         try:
             return self.fed.rows_of(data if self.batches is None else self.batches(data))  # type: ignore[arg-type]
+        except IndexError as error:
+            raise ParameterError(
+                "the data of a client has an id outside its table: number the items from 0 to "
+                f"num_embeddings - 1, and drop unknown ones ({error})"
+            ) from error
         except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
             if self.batches is not None:
                 raise

@@ -143,9 +143,8 @@ def check_weight(plan: SubmodelPlan, weight: object) -> int:
             code="wrong-weight",
         )
     raise ParameterError(
-        f"weight is {weight!r}: the plan's lane is {plan.lane!r}, under which every client counts "
-        "once. Leave weight out, or plan with lane='weight' and max_weight= where the protocol "
-        "has it",
+        f"weight is {weight!r}: under this plan (lane={plan.lane!r}) every client counts once. "
+        "Leave weight out, or plan with average='weight' and max_weight=",
         code="wrong-weight",
     )
 
