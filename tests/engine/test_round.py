@@ -466,7 +466,7 @@ def test_a_weight_without_a_lane_names_the_lane_it_needs() -> None:
     for lane in ("none", "count"):
         task = Task(lane=lane)
         link, hooks = task.begin(), task.hooks[0]
-        client, said = task.client(link, 0), rf"lane is '{lane}'.*plan with lane='weight'"
+        client, said = task.client(link, 0), rf"lane='{lane}'.*plan with average='weight'"
         with pytest.raises(ParameterError, match=said):
             Round(hooks, client, rows={"item": [1]}, weight=3)
         assert link.traffic == []

@@ -244,7 +244,7 @@ def _check_finite(
     first = int(odd[0] if positions is None else positions[odd[0]])
     name = next(t.name for t, span in tensor_spans(segment) if first < span.stop)
     raise ParameterError(
-        f"{name} (segment {segment.name!r}): the change is NaN or infinite: check the data and "
-        "the loss for NaN, then lower the learning rate, load the optimizer's state of an earlier "
-        "checkpoint, or retrieve every row that the batches use"
+        f"{name} (segment {segment.name!r}): the change is NaN or infinite: check data and loss "
+        "for NaN, lower the learning rate, load an earlier state of the optimizer, or retrieve "
+        "every row that the batches use"
     )
