@@ -17,7 +17,7 @@ from scripts.generate.writing import CHECK, between, write
 from scripts.program import ROOT, Options, program
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl import bodies, messages
-from torchfsl.fsl.bodies import Body
+from torchfsl.fsl.bodies import Body, ModelDigest
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
@@ -30,7 +30,7 @@ KINDS = "<!-- kinds: begin -->\n", "<!-- kinds: end -->"
 
 MEANINGS: dict[type, dict[str, str]] = {
     Plan: {
-        "session": "16 random bytes, fresh for each task",
+        "session": "16 random bytes in lower-case hex, fresh for each task",
         "encoding": "of all segments without a separate one",
         "max_clients": "most reports of a round",
         "segments": "in the order of the wire, names are unique",
@@ -38,7 +38,8 @@ MEANINGS: dict[type, dict[str, str]] = {
         "lane": "`none`, `count` or `weight`",
         "max_weight": "largest weight of a client, 1 without weights",
         "max_rounds": "most rounds that are opened, 0 for any number",
-        "min_contributors": "fewest clients that sent a position whose values are opened",
+        "min_contributors": "fewest clients that sent a position whose values are opened; "
+        "*not yet specified* above 1",
         "l2_bound": "largest norm of a client's values, 0 for none",
         "noise_sigma": "deviation of each server's noise in a value",
         "lane_sigma": "the same in a lane",
@@ -47,9 +48,9 @@ MEANINGS: dict[type, dict[str, str]] = {
         "noise_taps": "*not yet specified*: correlated noise",
         "clip": "`whole`, `clip` or `normalise`: how a client keeps the bound",
         "sum_bound": "*not yet specified*: a bound on the norm of the sums",
-        "hash_seed": "32 bytes, see [below](#hash-seed)",
+        "hash_seed": "32 bytes in lower-case hex, see [below](#hash-seed)",
         "max_epochs": "rounds that one set of trees serves",
-        "server_keys": "none, or the X25519 keys of servers 0 and 1",
+        "server_keys": "none, or the X25519 keys of servers 0 and 1 in lower-case hex",
         "payload": "`values`; *not yet specified*: `masks`",
         "proofs": "`none`; *not yet specified*: `lanes`, `norm`",
         "audit": "`none`; *not yet specified*: `open`",
@@ -59,7 +60,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "suite": "`bgi16-aes128-mmo`",
     },
     TreeSegment: {
-        "name": "part of every key of the segment",
+        "name": "printable, part of every key of the segment",
         "policy": "`rows`, `blocks`, `scalars` or `dense`",
         "tensors": "in the order of the index space",
         "m": "positions, of the subset if there is one",
@@ -85,7 +86,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "rounding": "`nearest` or `stochastic`",
     },
     TensorSpec: {
-        "name": "unique in the plan",
+        "name": "printable, unique in the plan",
         "shape": "sizes",
         "dtype": "`float16`, `float32` or `float64`",
     },
@@ -158,12 +159,13 @@ def parts(plan: Plan, kind: Kind) -> Iterator[tuple[str, int, int]]:
 
 
 def _sizes(body: Body) -> Iterator[tuple[str, int]]:
+    if isinstance(body, ModelDigest):
+        yield "digests", sum(map(len, body.parts()))
+        return
     for name in body.__match_args__:
         value: Any = getattr(body, name)
-        if isinstance(value, Body) and name != "digests":
+        if isinstance(value, Body):
             yield from _sizes(value)
-        elif isinstance(value, Body):
-            yield name, sum(map(len, value.parts()))
         elif name == "entries":
             yield name, sum(8 + len(digest) for _, digest in value)
         else:

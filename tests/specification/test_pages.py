@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -123,6 +124,36 @@ def test_altered_plans_are_refused_by_both_or_by_none(spec: ModuleType) -> None:
                 rules.add(rule)
     assert accepted > 20
     assert len(rules) > 30, sorted(rules)
+
+
+def of_wrong_types() -> Iterator[tuple[str, str]]:
+    """Names of fields and the plans in which they have another type, or a number to shift by."""
+    text = make_plan(make_segment("s", "scalars", (9,), k_max=2)).to_json()
+    junk: list[tuple[str, Any]] = [
+        ("noise_taps", None), ("sum_bound", None), ("audit_keys", 5), ("auditors", ["ab"]),
+        ("dtype", []), ("dtype", {}), ("nu", 1 << 62),
+    ]  # fmt: skip
+    for name, value in junk:
+        plan = json.loads(text)
+        (segment,) = plan["segments"]
+        {"dtype": segment["tensors"][0], "nu": segment}.get(name, plan)[name] = value
+        yield name, json.dumps(plan, sort_keys=True, separators=(",", ":"))
+    yield "depth", "[" * 100000
+
+
+@pytest.mark.parametrize(("name", "text"), list(of_wrong_types()))
+def test_fields_of_wrong_types_are_refused_by_both(spec: ModuleType, name: str, text: str) -> None:
+    with pytest.raises(DecodeError):
+        Plan.from_json(text)
+    with pytest.raises(spec.Malformed, match="plan, "):
+        spec.read_plan(text)
+
+
+def test_plans_of_closed_rows_are_not_yet_specified(spec: ModuleType) -> None:
+    segment = make_segment("s", "scalars", (9,), k_max=2)
+    plan = dataclasses.replace(make_plan(segment), lane="count", min_contributors=2)
+    with pytest.raises(spec.Malformed, match="not yet specified"):
+        spec.read_plan(plan.to_json())
 
 
 def test_folds_of_many_leaves_are_those_of_the_library(spec: ModuleType) -> None:

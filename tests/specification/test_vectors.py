@@ -167,7 +167,7 @@ def test_plans(spec: ModuleType) -> None:
 
 @pytest.mark.parametrize("case", cases("plans_bad_fields"), ids=lambda case: case["defect"])
 def test_bad_plans(spec: ModuleType, case: dict[str, Any]) -> None:
-    rules = {"an unknown field": "rule 2", "white space": "rule 67", "upper-case hex": "rule 9"}
+    rules = {"an unknown field": "rule 2", "white space": "rule 68", "upper-case hex": "rule 9"}
     with pytest.raises(spec.Malformed, match=rules.get(case["defect"], "plan")):
         spec.read_plan(case["text"])
 
