@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +19,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("torchfsl")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a job in the background, whose programs
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # would not end by Ctrl-C either
 
 
 @pytest.fixture
