@@ -152,7 +152,7 @@ def papersize() -> dict[str, Any]:
     return {"environment": bench_measure.environment(), "forms": found}
 
 
-NORM, NOISE = 1.0, 0.01
+NORM, NOISE = 10.0, 0.01
 """Figure 3: length to which clients scale updates down, and noise of CDP-FL over it."""
 PRUNED = "8 tables"
 ADDED = {"cdp": 0.5**0.5, "sefl": 1.0}
