@@ -163,4 +163,7 @@ def test_contexts_of_played_rounds_fit_their_lines(monkeypatch: pytest.MonkeyPat
     coin.with_coins(plan, (bytes(32), bytes(32)))
     of_fsl = [use for use in USES if any(place.startswith("fsl/") for place in use.places)]
     left = {use for use in of_fsl if use.how in ("derive", "digest")} - seen
-    assert {use.label for use in left} == {"torchfsl row"}, "whose frame is hashed once per segment"
+    kept = {"torchfsl permutation"}  # of earlier tests' plans, which a process computes once
+    assert {use.label for use in left} - kept == {"torchfsl row"}, (
+        "a segment's frame is hashed once"
+    )

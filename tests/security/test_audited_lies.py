@@ -244,8 +244,11 @@ def altered(what: str) -> Callable[[Server], None]:
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("what", ["masked", "seed", "report"])
-def test_what_a_server_shows_is_what_clients_sent_it(name: str, what: str) -> None:
+def test_what_a_server_shows_is_what_clients_sent_it(
+    name: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = audited(PLANS[name])
+    monkeypatch.setattr(Report, "check_unchanged", lambda *_: None)  # a liar leaves that out
     servers = audited_servers(plan)
     rng = np.random.default_rng(5)
     reported(servers, 1, {client: bounded(plan, rng) for client in (0, 1, 2)})

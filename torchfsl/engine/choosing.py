@@ -245,6 +245,6 @@ def _check_finite(
     name = next(t.name for t, span in tensor_spans(segment) if first < span.stop)
     raise ParameterError(
         f"{name} (segment {segment.name!r}): the change is NaN or infinite: check data and loss "
-        "for NaN, lower the learning rate, load an earlier state of the optimizer, or retrieve "
+        "for NaN, lower the learning rate, load an earlier optimizer's state, or retrieve "
         "every row that the batches use"
     )
