@@ -57,6 +57,7 @@ def test_random_plans_have_every_option_and_all_lengths_are_equal() -> None:
     for name in ("server_keys", "noise_sigma", "max_rounds", "max_participations",
                  "opens_counts_first", "l2_bound", "sum_bound", "noise_taps"):  # fmt: skip
         assert len({bool(getattr(plan, name)) for plan in plans}) == 2, name
+    assert {plan.payload for plan in plans} == {"values", "masks"}
     assert {plan.clip for plan in plans} == {"whole", "clip", "normalise"}
     assert {plan.encoding.rounding for plan in plans} == {"nearest", "stochastic"}
     assert {plan.lane for plan in plans} == {"none", "count", "weight"}
