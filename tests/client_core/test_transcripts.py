@@ -1,0 +1,42 @@
+"""The core in the transcripts of the specification: the same draws, messages, rows and tensors."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.specification import library
+from tests.specification.test_transcripts import NAMES, read, visits
+from tests.support.client_core import REPORT, UNSUPPORTED, Core, CoreClient
+from torchfsl.errors import DecodeError
+from torchfsl.fsl.plan.plan import Plan
+
+NOT_TAKEN = {"session"}
+"""Transcripts whose plan the core does not take."""
+
+
+@pytest.mark.parametrize("name", sorted(NOT_TAKEN))
+def test_the_core_says_that_it_does_not_take_a_plan(core: Core, name: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        core.open(read(name)["plan"])
+    assert caught.value.status == UNSUPPORTED  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - NOT_TAKEN))
+def test_the_core_sends_and_reads_the_same(core: Core, name: str) -> None:
+    content, played = read(name), 0
+    plan, messages = Plan.from_json(content["plan"]), library.sent(content["steps"])
+    for client, steps in visits(content):
+        named = {step["do"]: step for step in steps}
+        if "read_model" not in named:  # the core always downloads, and does not fetch
+            continue
+        script = library.Script(steps, messages)
+        tape = b"".join(data for _, data in library.drawn(steps))
+        member = CoreClient(core, plan, script, client, tape)
+        client_round = member.start_round(named["report"]["round"], indices=named["ask"]["wanted"])
+        library.same_tensors(plan, client_round.download(), named["read_model"]["tensors"])
+        library.same_rows(plan, client_round.retrieve(), named["read_rows"]["rows"])
+        update = library.update_of(plan, named["report"]["update"])
+        assert client_round.submit(update, weight=named["report"]["weight"]) == REPORT
+        assert not script.sends
+        played += script.compared
+    assert played >= 4
