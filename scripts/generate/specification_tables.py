@@ -38,8 +38,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "lane": "`none`, `count` or `weight`",
         "max_weight": "largest weight of a client, 1 without weights",
         "max_rounds": "most rounds that are opened, 0 for any number",
-        "min_contributors": "fewest clients that sent a position whose values are opened; "
-        "*not yet specified* above 1",
+        "min_contributors": "fewest clients that sent a position whose values are opened",
         "l2_bound": "largest norm of a client's values, 0 for none",
         "noise_sigma": "deviation of each server's noise in a value",
         "lane_sigma": "the same in a lane",

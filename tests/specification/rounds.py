@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.support.federation import make_segment, make_state
+from tests.support.federation import HEADER, make_segment, make_state
 from tests.support.reference import hpke as reference
 from torchfsl.crypto import entropy, hpke
 from torchfsl.crypto.fixed_point import FixedPoint
@@ -100,6 +100,7 @@ def _drawn_plan(rng: Rng) -> Plan:
         l2_bound=5000 if noisy else 0, noise_sigma=7 if noisy else 0,
         lane_sigma=2 if noisy and lane != "none" else 0,
         max_participations=2 if limited else 0, min_separation=2 if limited else 1,
+        min_contributors=2 if lane == "count" and rng.random() < 0.5 else 1,
     )  # fmt: skip
 
 
@@ -164,16 +165,22 @@ def with_given_ephemerals(spec: ModuleType) -> ModuleType:
     return spec
 
 
+class Ended(Exception):
+    """Both implementations have refused a step, and the round has ended unopened."""
+
+
 class Pair:
     """One plan at two servers of each implementation, which get equal coins and must say the same.
 
-    `compared` counts the byte strings and numbers that were.
+    `compared` counts the byte strings and numbers that were. `spoiled` is a step and a place: one
+    byte of what server 0 is told in this step.
     """
 
     def __init__(self, spec: ModuleType, plan: Plan, seed: int) -> None:
         self.spec, self.plan, self.own = spec, plan, spec.read_plan(plan.to_json())
         self.rng, self.number, self.compared = np.random.default_rng(seed), 0, 0
         self.members: dict[int, Any] = {}
+        self.spoiled: tuple[str, int] | None = None
         rate = float(self.rng.choice([1.0, 0.3]))
         chosen: dict[str, Any] = {
             "source": str(self.rng.choice(["delta", "gradient"])),
@@ -238,10 +245,10 @@ class Pair:
         for b in (0, 1):
             accepted = self.ours[b].verify(folds[1 - b])
             self.same(self.theirs[b].verify(folds[1 - b]), tuple(accepted))
-        shares = self.cross("reveal", [self.commit(b) for b in (0, 1)])
+        shares = self.reveal([self.commit(b) for b in (0, 1)])
         for b in (0, 1):
-            opened = self.ours[b].open(shares[1 - b])
-            self.opened(sums := self.theirs[b].open(shares[1 - b]), opened)
+            sums, opened = self.both("open", b, shares[1 - b])
+            self.opened(sums, opened)
             self.theirs[b].apply(sums)
             self.ours[b].apply()
             for name, value in self.theirs[b].model.state.items():
@@ -249,14 +256,39 @@ class Pair:
 
     def cross(self, step: str, said: list[bytes]) -> list[bytes]:
         """A step of all servers, with what the peers have said; what they say now."""
-        return [
-            self.same(*(getattr(s[b], step)(said[1 - b]) for s in (self.theirs, self.ours)))
-            for b in (0, 1)
-        ]
+        return [self.same(*self.both(step, b, said[1 - b])) for b in (0, 1)]
+
+    def both(self, step: str, b: int, told: bytes) -> tuple[Any, Any]:
+        """A step of server `b` by both; `Ended` if both refuse what it is told."""
+        if self.spoiled is not None and (step, b) == (self.spoiled[0], 0):
+            place = HEADER + self.spoiled[1]
+            told = told[:place] + bytes([told[place] ^ 1]) + told[place + 1 :]
+        theirs, ours = (getattr(server[b], step) for server in (self.theirs, self.ours))
+        try:
+            found = theirs(told)
+        except ProtocolError:
+            with pytest.raises(self.spec.Unopened):
+                ours(told)
+            raise Ended from None
+        return found, ours(told)
+
+    def reveal(self, commits: list[bytes]) -> list[bytes]:
+        """The shares, after the counts if those are opened first; the other order is refused."""
+        first = self.plan.opens_counts_first
+        for b in (0, 1):
+            other = "reveal" if first else "reveal_counts"
+            with pytest.raises(ProtocolError):
+                getattr(self.theirs[b], other)(commits[1 - b])
+            with pytest.raises(self.spec.Malformed):
+                getattr(self.ours[b], other)(commits[1 - b])
+        if not first:
+            return self.cross("reveal", commits)
+        return self.cross("reveal_kept", self.cross("reveal_counts", commits))
 
     def commit(self, b: int) -> bytes:
         """One server's commitment, its noise drawn for both."""
-        salt, plan, noise = self.rng.bytes(32), self.plan, {}
+        plan, noise = self.plan, {}
+        salt = self.rng.bytes(48 if plan.opens_counts_first else 32)
         for segment in plan.segments:
             count = plan.sum_values(segment)
             noise[segment.name] = self.rng.integers(-9, 9, count).tolist()
