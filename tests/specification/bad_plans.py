@@ -150,25 +150,24 @@ def refused_plans(spec: ModuleType) -> Json:
     cases.append({"rule": 67, "comment": "a text above 16 MiB", "code": "plan-too-large",
                   "base": 0, "edits": [], "blanks": size})  # fmt: skip
     for case in cases:
-        check(spec, bases, case)
+        assert reason(spec, text_of(bases, case)) == f"plan, rule {case['rule']}", case
     return {"about": ABOUT, "bases": bases, "cases": cases}
 
 
-def check(spec: ModuleType, bases: list[str], case: Json) -> None:
-    """The blocks refuse the text, by its rule."""
+def reason(spec: ModuleType, text: str) -> str:
+    """Why the blocks refuse a text; nothing if they take it."""
     try:
-        spec.read_plan(text_of(bases, case))
+        spec.read_plan(text)
     except spec.Malformed as refusal:
-        assert str(refusal) == f"plan, rule {case['rule']}", (case, refusal)
-    else:
-        raise AssertionError(case["comment"])
+        return str(refusal)
+    return ""
 
 
 def text_of(bases: list[str], case: Json) -> str:
     """The text of a case."""
     data = edited(bases[case["base"]].encode(), [
         [at, removed, put.encode().hex()] for at, removed, put in case["edits"]])  # fmt: skip
-    return data.decode() + " " * case.get("blanks", 0)
+    return data.decode() + " " * int(case.get("blanks", 0))
 
 
 def text_edits(old: str, new: str) -> list[list[Any]]:

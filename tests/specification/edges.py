@@ -112,7 +112,8 @@ def places(spec: ModuleType) -> list[Json]:
     ]  # fmt: skip
     for comment, each, positions in wanted:
         own = spec.read_plan(spec.canonical(plan("places", each)))
-        (s,), words = own.segments, []
+        (s,) = own.segments
+        words: list[str] = []
 
         def rand(name: str, size: int, words: list[str] = words) -> bytes:
             words.append(drawn(f"words {len(words)}", size).hex())

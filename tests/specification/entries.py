@@ -14,6 +14,7 @@ def segment(name: str, policy: str, *shapes: tuple[int, ...], k: int = 0, tau: i
     """Fields of a segment; without `theta` its trees go over all positions."""
     sizes = [math.prod(shape) for shape in shapes]
     m = sum(shape[0] for shape in shapes) if policy == "rows" else sum(-(-n // tau) for n in sizes)
+    m = len(more.get("subset", ())) or m
     is_dense, binned = policy == "dense", bool(more.get("binned"))
     bins = 3 * -(-m // theta) if theta else 0
     return {
@@ -116,8 +117,16 @@ ENTRIES = {
             "fetch bits",
             segment("table", "rows", (132, 1), k=2, tau=1, retrieve=True, secure=False),
             segment("part", "scalars", (19,), k=2, theta=3, secure=False,
-                    **{"subset": [0, 2, 3, 7, 11, 18], "m": 6, "num_bins": 6}),
+                    subset=[0, 2, 3, 7, 11, 18]),
         ),
         ((2, (Visit(8),)),), fetches=(3, 6),
+    ),
+    "closed": Entry(
+        "Counts are opened first: values of positions that one client sent stay closed.",
+        plan(
+            "closed", segment("table", "rows", (6, 2), k=3, tau=2, theta=3, retrieve=True), BIAS,
+            lane="count", min_contributors=2,
+        ),
+        ((1, (Visit(4), Visit(5))),),
     ),
 }  # fmt: skip

@@ -54,7 +54,8 @@ def make_servers(content: Json) -> list[Server]:
         for segment in plan.segments
         for t in segment.tensors
     }
-    keys = [SealKey.from_raw(bytes.fromhex(key)) for key in content["private_keys"]] or [None, None]
+    private = [bytes.fromhex(key) for key in content["private_keys"]]
+    keys: list[Any] = [SealKey.from_raw(key) for key in private] or [None, None]
     chosen = {"source": settings["source"], "reduce": settings["reduce"]}
     return [
         Server(b, plan=plan, model=ServerModel(state, ServerSGD(settings["rate"]), **chosen),
@@ -88,7 +89,7 @@ def after(server: Server) -> Json:
     found: Json = {"state": state}
     if state in ("open", "closed"):
         found["complete"] = list(server.reports.complete())
-    if state in ("agreed", "verified", "committed", "revealed"):
+    if state in ("agreed", "verified", "committed", "counted", "revealed"):
         found["accepted"] = list(opening.accepted)
     if state in ("agreed", "verified"):
         found["set"] = opening.set_digest.hex()

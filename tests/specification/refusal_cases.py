@@ -192,7 +192,7 @@ def opening() -> Iterator[Case]:
         own = source("plain")
         return altered("plain", own.alter(own.find(kind, nth=nth), change))
 
-    empty, fewer = (resized(lambda body, size=size: body[:size]) for size in (32, 16))
+    empty, fewer = resized(lambda body: body[:32]), resized(lambda body: body[:16])
     differ, mismatch = "report-sets-differ", "commitment-mismatch"
     yield "set", "no report is at both", "too-few-reports", peer("REPORT_SET", empty)
     yield "set", "another digest at one server", differ, peer("REPORT_SET", flip(104))
@@ -228,7 +228,30 @@ def opening() -> Iterator[Case]:
         yield "state", comment, code, own
 
 
-SECTIONS = headers, uploads, replays, checks, answers, opening
+def counts() -> Iterator[Case]:
+    """Rows that stay closed: position 2 is opened, position 1 is not."""
+    own, mismatch, at = source("closed"), "commitment-mismatch", HEADER + 32
+
+    def peer(kind: str, place: int) -> Json:
+        return altered("closed", own.alter(own.find(kind, nth=1), flip(place)))
+
+    opened = next(s["opened"] for s in own.content["steps"] if "opened" in s)
+    assert opened["lanes"]["table"][1:3] == [1, 2]
+    yield "counts", "another salt", mismatch, peer("COUNTS", HEADER)
+    yield "counts", "another root", mismatch, peer("COUNTS", at)
+    yield "counts", "another count", mismatch, peer("COUNTS", -1)
+    yield "counts", "another value of an opened row", mismatch, peer("SHARE", at + 64 + 16)
+    yield "counts", "another salt of an opened row", mismatch, peer("SHARE", at + 64)
+    yield "counts", "another leaf of a closed row", mismatch, peer("SHARE", at + 32)
+    yield "counts", "bytes behind an opened row", "", peer("SHARE", at + 64 + 31)
+    steps = own.content["steps"]
+    before = next(i for i, each in enumerate(steps) if each["do"] == "reveal_counts")
+    step = {"by": "server 0", "do": "reveal", "takes": [own.find("SHARE_COMMIT", nth=1)]}
+    early = {"transcript": "closed", "before": before, "step": step, "edits": []}
+    yield "counts", "all values before the counts", "protocol", early
+
+
+SECTIONS = headers, uploads, replays, checks, answers, opening, counts
 
 
 def refused_messages() -> Json:

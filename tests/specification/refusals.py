@@ -103,6 +103,6 @@ class Source:
             number = data[8:16]
             C = spec.context_of_trees(self.plan, spec.integer(number), client, nonce)
             key = spec.derive(seed, b"answer", spec.frame(C, bytes([party]), number))
-            return data[:HEADER] + spec.seal(key, change(spec.unseal(key, data[HEADER:])))
+            return data[:HEADER] + bytes(spec.seal(key, change(spec.unseal(key, data[HEADER:]))))
 
         return lied

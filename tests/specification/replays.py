@@ -42,7 +42,9 @@ class Replay:
         opened: by server the clients whose sum it opened, or None.
     """
 
-    def __init__(self, content: Json, case: Json, play: Play, errors: tuple[type, ...]) -> None:
+    def __init__(
+        self, content: Json, case: Json, play: Play, errors: tuple[type[Exception], ...]
+    ) -> None:
         self.case, self.play, self.errors = case, play, errors
         self.altered = {one["message"]: one["edits"] for one in case.get("altered", ())}
         self.refused: tuple[str, str, Any] | None = None
@@ -99,7 +101,7 @@ class Blocks:
         self.errors = spec.Malformed, spec.Rejected, spec.Unopened, spec.Halted
         self.content, self.trees = content, {}  # type: ignore[var-annotated]
         tensors = {name: bytes.fromhex(data) for name, data in content["model"].items()}
-        keys = [bytes.fromhex(key) for key in content["private_keys"]] or [None, None]
+        keys: list[Any] = [bytes.fromhex(key) for key in content["private_keys"]] or [None] * 2
         settings = content["settings"].values()
         self.servers = [
             spec.Fetching(b, self.plan, spec.Model(self.plan, tensors, *settings), key)

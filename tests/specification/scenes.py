@@ -167,7 +167,11 @@ class Scene:
             self.note(f"server {b}", "verify", takes=[takes - b])
         for b in (0, 1):
             self.commit(b)
-        self.crossed("reveal")
+        if self.plan.min_contributors > 1:
+            self.crossed("reveal_counts")
+            self.crossed("reveal_kept")
+        else:
+            self.crossed("reveal")
         takes = len(self.sent) - 1
         for b in (0, 1):
             opened = self.servers[b].open(self.sent[takes - b])
@@ -188,8 +192,8 @@ class Scene:
 
     def steps_to(self, n: int) -> str:
         """To whom message n goes."""
-        return next(s["to"] for step in self.steps for s in step.get("sends", ())
-                    if s["message"] == n)  # fmt: skip
+        sends = (s for step in self.steps for s in step.get("sends", ()))
+        return str(next(s["to"] for s in sends if s["message"] == n))
 
     def receive(self, b: int, n: int) -> None:
         """A server takes message n, and its peer the relay."""
@@ -289,7 +293,7 @@ def after(server: Any) -> Json:
     found: Json = {"state": server.state}
     if server.state in ("open", "closed"):
         found["complete"] = list(server.complete())
-    if server.state in ("agreed", "verified", "committed", "revealed"):
+    if server.state in ("agreed", "verified", "committed", "counted", "revealed"):
         found["accepted"] = list(server.accepted)
     if server.state in ("agreed", "verified"):
         found["set"] = server.set_digest.hex()

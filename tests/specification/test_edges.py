@@ -117,7 +117,7 @@ def test_edge_places() -> None:
         assert placement.unmatched.tolist() == case["unmatched"]
         assert [group.depth for group in segment.groups] == case["depths"]
         with (
-            mock.patch.object(entropy, "os", mock.Mock(urandom=lambda size: words.pop(0))),
+            mock.patch.object(entropy, "os", mock.Mock(urandom=mock.Mock(side_effect=words))),
             mock.patch.object(dpf, "gen", lambda *given: ([], given[-1])),
         ):
             trees.grow(segment, positions, context)
