@@ -218,7 +218,15 @@ def side(spec: ModuleType, own: Any, key: dict[str, bytes], roots: list[bytes], 
 
 
 def ranges(spec: ModuleType) -> list[Json]:
-    own, first, second = spec.read_plan(spec.canonical(EDGE)), b"", b""
+    wide = plan("wide", segment("bias", "dense", (2,)), lane="weight", max_weight=2,
+                encoding=encoding(128, 10, 4.1))  # fmt: skip
+    over = [in_range(spec, wide, {"bias": [weight, 1, -1]}) for weight in (1 << 63, -(1 << 64), -1)]
+    return [in_range(spec, EDGE, sums_at_ends(spec)), *over]
+
+
+def sums_at_ends(spec: ModuleType) -> dict[str, list[int]]:
+    """Sums of two clients on both sides of every end."""
+    own, found = spec.read_plan(spec.canonical(EDGE)), {}
     for s in own.with_trees + own.dense:
         most = 2 * own.max_weight
         row = s.tau + s.lanes
@@ -230,13 +238,21 @@ def ranges(spec: ModuleType) -> list[Json]:
                     [1, -s.q_max - 1]]  # fmt: skip
             for x, (lane, value) in enumerate(rows):
                 sums[x * row : (x + 1) * row] = [lane, value, *[0] * (row - 2)]
-        masks = spec.unpacked(drawn(f"mask {s.name}", len(sums) * s.width), s.width)
+        found[s.name] = sums
+    return found
+
+
+def in_range(spec: ModuleType, fields: Json, sums: dict[str, list[int]]) -> Json:
+    """Shares of these sums, and what opens."""
+    own, first, second = spec.read_plan(spec.canonical(fields)), b"", b""
+    for s in own.with_trees + own.dense:
+        masks = spec.unpacked(drawn(f"mask {s.name}", s.sum_values * s.width), s.width)
         first += spec.packed(masks, s.width)
-        left = [total - mask for total, mask in zip(sums, masks, strict=True)]
+        left = [total - mask for total, mask in zip(sums[s.name], masks, strict=True)]
         second += spec.packed(left, s.width)
     opened = spec.decode_sums(own, first, second, [2, 5])
-    return [{"plan": spec.canonical(EDGE), "shares": [first.hex(), second.hex()],
-             "clients": [2, 5], "opened": opened}]  # fmt: skip
+    return {"plan": spec.canonical(fields), "shares": [first.hex(), second.hex()],
+            "clients": [2, 5], "opened": opened}  # fmt: skip
 
 
 def steps(spec: ModuleType) -> list[Json]:
