@@ -16,6 +16,7 @@ ORDER = (
     "client",
     "servers",
     "counts",
+    "bounds",
     "messages",
 )
 

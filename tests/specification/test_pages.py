@@ -168,7 +168,7 @@ def test_folds_of_many_leaves_are_those_of_the_library(spec: ModuleType) -> None
 
 
 def test_sums_that_no_reports_make_up_are_zero_as_at_the_library(spec: ModuleType) -> None:
-    zeroed = 0
+    zeroed = scaled = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
         plan, clients = rounds.random_plan(rng), tuple(range(int(rng.integers(1, 4))))
@@ -189,8 +189,9 @@ def test_sums_that_no_reports_make_up_are_zero_as_at_the_library(spec: ModuleTyp
         assert {name: total.tolist() for name, total in theirs.sums.items()} == ours["sums"]
         assert {name: lane.tolist() for name, lane in theirs.lanes.items()} == ours["lanes"]
         assert theirs.total_weight == ours["weight"]
-        zeroed += len(theirs.zeroed)
+        zeroed, scaled = zeroed + len(theirs.zeroed), scaled + len(theirs.scaled)
     assert zeroed > 20
+    assert scaled > 5
 
 
 def test_equal_keys_of_a_permutation_keep_their_order() -> None:
