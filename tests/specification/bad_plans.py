@@ -61,6 +61,7 @@ CASES: list[tuple[int, str, Json, Mapping[str, Any]]] = [
     (26, "negative sizes", S, {"s/tensors/0/shape": [-2, -3]}),
     (27, "no values per position", R, {"s/tau": 0, "s/tensors/0/shape": [6, 0]}),
     (28, "rows of another width", R, {"s/tau": 3}),
+    (28, "rows of one dimension", R, {"s/tau": 1, "s/tensors/0/shape": [6]}),
     (29, "rows of two dtypes", R,
      {"s/tensors/1": {"name": "q", "shape": [1, 2], "dtype": "float64"}, "s/m": 7}),
     (30, "scalars of two values", S, {"s/tau": 2, "s/m": 3}),
@@ -113,6 +114,7 @@ CASES: list[tuple[int, str, Json, Mapping[str, Any]]] = [
     (64, "clipping without a bound", S, {"clip": "clip"}),
     (65, "more participations than rounds", S,
      {**BOUND, "max_participations": 3, "max_rounds": 2}),
+    (69, "a bound on sums alone", S, {"sum_bound": True}),
     (66, "a report above 4 GiB", D, LONG),
 ]  # fmt: skip
 

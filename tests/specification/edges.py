@@ -27,17 +27,47 @@ def edges(spec: ModuleType) -> Json:
     return {"about": ABOUT, "cases": cases}
 
 
+LIMITS = (
+    EDGE,
+    plan("limits", segment("s", "scalars", (1,), k=1), encoding=encoding(64, 52, 512.0)),
+    plan("limits", segment("s", "scalars", (300,), k=1, nu=7), l2_bound=1),
+    plan("limits", segment("s", "scalars", (6,), k=6, theta=6, stash=6), max_clients=8191),
+    plan("limits", segment("s", "scalars", (6,), k=2), l2_bound=1 << 62, clip="normalise",
+         noise_sigma=1000, max_participations=4, min_separation=3, max_rounds=4),
+    plan("limits", segment("s", "blocks", (6,), k=2, binned=True), lane="count",
+         min_contributors=3),
+)  # fmt: skip
+"""Plans at the ends of rules, which are valid."""
+
+
 def plans(spec: ModuleType) -> list[Json]:
-    text = spec.canonical(EDGE)
+    return [coins_of(spec, spec.canonical(fields)) for fields in LIMITS]
+
+
+def coins_of(spec: ModuleType, text: str) -> Json:
+    """A plan's digest, and the hash seed of two coins."""
     own = spec.read_plan(text)
     template, coins = spec.template_of(text), [drawn(f"coin {b}", 32) for b in (0, 1)]
     commitments = [spec.coin_commitment(template, b, coin) for b, coin in enumerate(coins)]
-    return [{
+    return {
         "text": text, "digest": own.digest.hex(), "template": template.hex(),
         "coins": [coin.hex() for coin in coins],
         "commitments": [each.hex() for each in commitments],
         "hash_seed": spec.hash_seed_of(template, coins).hex(),
-    }]  # fmt: skip
+    }  # fmt: skip
+
+
+def halves(spec: ModuleType) -> list[Json]:
+    values = [0.0, -0.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-23, 1 + 2**-11, 1 + 3 * 2**-11,
+              65504.0, 65519.0, 65520.0, -70000.0, 2.0**-24, 2.0**-25, 3e-8, 3.39e38, 0.1, -0.3,
+              1e-40]  # fmt: skip
+    found = []
+    for dtype, form in (("float32", "f"), ("float64", "d")):
+        data = struct.pack(f"<{len(values)}{form}", *values)
+        for download in ("float16", "bfloat16"):
+            sent = spec.narrow(data, dtype, download).hex()
+            found.append({"dtype": dtype, "download": download, "values": data.hex(), "sent": sent})
+    return found
 
 
 def keys(spec: ModuleType) -> list[Json]:
@@ -221,21 +251,25 @@ def ranges(spec: ModuleType) -> list[Json]:
     wide = plan("wide", segment("bias", "dense", (2,)), lane="weight", max_weight=2,
                 encoding=encoding(128, 10, 4.1))  # fmt: skip
     over = [in_range(spec, wide, {"bias": [weight, 1, -1]}) for weight in (1 << 63, -(1 << 64), -1)]
-    return [in_range(spec, EDGE, sums_at_ends(spec)), *over]
+    noisy = {**EDGE, "l2_bound": 3000, "noise_sigma": 9, "lane_sigma": 2,
+             "segments": [{k: v for k, v in s.items() if k != "encoding"}
+                          for s in EDGE["segments"]]}  # fmt: skip
+    ends = [in_range(spec, fields, sums_at_ends(spec, fields)) for fields in (EDGE, noisy)]
+    return [*ends, *over]
 
 
-def sums_at_ends(spec: ModuleType) -> dict[str, list[int]]:
-    """Sums of two clients on both sides of every end."""
-    own, found = spec.read_plan(spec.canonical(EDGE)), {}
+def sums_at_ends(spec: ModuleType, fields: Json) -> dict[str, list[int]]:
+    """Sums of three clients on both sides of every end."""
+    own, found = spec.read_plan(spec.canonical(fields)), {}
+    tail, lane_tail = (spec.noise_tail(sigma) for sigma in (own.noise_sigma, own.lane_sigma))
     for s in own.with_trees + own.dense:
-        most = 2 * own.max_weight
-        row = s.tau + s.lanes
-        sums = [0] * s.sum_values
+        most, row = 3 * own.max_weight, s.tau + s.lanes
+        sums, end = [0] * s.sum_values, most * s.q_max + tail
         if s.is_dense:
-            sums = [most + 9, most * s.q_max, -most * s.q_max, 0]
+            sums = [-lane_tail - 9, 0, 0, 0] if tail else [most + 9, end, -end, 0]
         else:
-            rows = [[most, most * s.q_max], [most, most * s.q_max + 1], [-1, 0], [most + 1, 0],
-                    [1, -s.q_max - 1]]  # fmt: skip
+            rows = [[most + lane_tail, end], [most, end + 1], [-lane_tail - 1, 0],
+                    [most + lane_tail + 1, 0], [1, -s.q_max - 1 - tail]]  # fmt: skip
             for x, (lane, value) in enumerate(rows):
                 sums[x * row : (x + 1) * row] = [lane, value, *[0] * (row - 2)]
         found[s.name] = sums
@@ -250,9 +284,9 @@ def in_range(spec: ModuleType, fields: Json, sums: dict[str, list[int]]) -> Json
         first += spec.packed(masks, s.width)
         left = [total - mask for total, mask in zip(sums[s.name], masks, strict=True)]
         second += spec.packed(left, s.width)
-    opened = spec.decode_sums(own, first, second, [2, 5])
+    opened = spec.decode_sums(own, first, second, [2, 5, 6])
     return {"plan": spec.canonical(fields), "shares": [first.hex(), second.hex()],
-            "clients": [2, 5], "opened": opened}  # fmt: skip
+            "clients": [2, 5, 6], "opened": opened}  # fmt: skip
 
 
 def steps(spec: ModuleType) -> list[Json]:
@@ -280,10 +314,10 @@ def steps(spec: ModuleType) -> list[Json]:
 
 
 MAKERS: tuple[Callable[[ModuleType], list[Json]], ...] = (
-    plans, keys, digests, orders, places, late_orders, roundings, trees, ranges, steps,
+    plans, keys, digests, orders, places, late_orders, roundings, trees, halves, ranges, steps,
 )  # fmt: skip
 ABOUT = {
-    "plans": "a text, its digest, and the hash seed of two coins for its template",
+    "plans": "a valid text at the end of some rule, its digest, and the hash seed of two coins",
     "keys": "all that is derived for one client in a plan whose names are not ASCII",
     "digests": "digest_long(label, part, data) of the first `size` bytes of stream(16 zero bytes)",
     "orders": "the order of given keys, of which some are equal",
@@ -292,6 +326,7 @@ ABOUT = {
     "roundings": "`values` are floats of 8 bytes; attempt null rounds to the nearest",
     "trees": "what both servers make of the trees of a segment, under a key for each use; the "
     "spoilt fold is that after the last bit 0 of `encoded` was altered, in its last byte",
+    "halves": "values of a tensor, and their 16 bits as a server sends them",
     "ranges": "two shares, and the sums after positions that no reports make up became zero",
     "steps": "tensors before and after a change",
 }

@@ -143,6 +143,10 @@ def checks() -> Iterator[Case]:
     for comment, place in places.items():
         lies = own.committed(trees, flip(place), commit)
         yield "check word", comment, "", altered("plain", *lies)
+    session = source("session")
+    lies = session.committed(session.find("TREES", 1), flip(-1), session.find("TREES_COMMIT", 1))
+    comment = "of a session, whose trees are then forgotten"
+    yield "check word", comment, "no-accepted-keys", altered("session", *lies)
     place = HEADER + 64 + own.plan.late[0].tree_bytes - 1
     late = own.find("REPORT", 4), flip(place), own.find("REPORT_COMMIT", 4), heard(4)
     yield "check word", "the last one of late trees", "", altered("plain", *own.committed(*late))

@@ -23,15 +23,22 @@ def edited(data: bytes, edits: list[list[Any]]) -> bytes:
 
 
 def edits_of(old: bytes, new: bytes) -> list[list[Any]]:
-    """The one edit that makes `new` of `old`; none if they are equal."""
+    """Edits that make `new` of `old`: of equal lengths one for each stretch that differs."""
+    if old == new:
+        return []
+    if len(old) == len(new):
+        places = [at for at in range(len(old)) if old[at] != new[at]]
+        starts = [at for i, at in enumerate(places) if not i or at > places[i - 1] + 8]
+        ends = [max(at for at in places if at < start) + 1 for start in [*starts[1:], len(old)]]
+        pairs = zip(starts, ends, strict=True)
+        return [[start, end - start, new[start:end].hex()] for start, end in pairs]
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1
     end = 0
     while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
         end += 1
-    put = new[start : len(new) - end]
-    return [[start, len(old) - end - start, put.hex()]] if old != new else []
+    return [[start, len(old) - end - start, new[start : len(new) - end].hex()]]
 
 
 class Replay:

@@ -345,12 +345,17 @@ def first_model(plan: Json) -> dict[str, bytes]:
     return found
 
 
+def short(value: Any) -> str:
+    """JSON without white space."""
+    return json.dumps(value, separators=(",", ":"))
+
+
 def lines(content: Json) -> str:
     """JSON with an item of each list of steps or cases on a line of its own."""
     parts = []
     for name, value in content.items():
-        text = json.dumps(value)
+        text = short(value)
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            text = "[\n" + ",\n".join(json.dumps(item) for item in value) + "\n]"
+            text = "[\n" + ",\n".join(map(short, value)) + "\n]"
         parts.append(f"{json.dumps(name)}: {text}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
