@@ -12,8 +12,8 @@ from tests.support.errors import raises
 from torchfsl.errors import DecodeError, Error
 from torchfsl.fsl.plan.plan import Plan
 
-NOT_TAKEN = {"fetch_bits", "fetch_tags", "session"}
-"""Transcripts whose plan the core does not take: subsets, public bins, sessions."""
+NOT_TAKEN = {"correlated", "fetch_bits", "fetch_tags", "session"}
+"""Transcripts whose plan the core does not take: taps, subsets, public bins, sessions."""
 MESSAGES = library.read("refused_messages")["cases"]
 
 

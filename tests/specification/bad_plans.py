@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from tests.specification.entries import plan, segment
+from tests.specification.entries import encoding, plan, segment
 from tests.specification.replays import edited, edits_of
 from tests.specification.scenes import Json
 
@@ -17,9 +17,11 @@ GONE = object()
 S = plan("bad", segment("s", "scalars", (6,), k=2))
 R = plan("bad", segment("r", "rows", (6, 2), k=2, tau=2, retrieve=True))
 D = plan("bad", segment("d", "dense", (3,)))
-B = plan("bad", segment("b", "blocks", (6,), k=2, tau=1, binned=True))
+B = plan("bad", segment("b", "blocks", (6,), k=2, tau=1, binned=True),
+         encoding=encoding(64, 16, 4.0))  # fmt: skip
 SD = plan("bad", segment("s", "scalars", (6,), k=2), segment("t", "scalars", (5,), k=1))
 BOUND = {"l2_bound": 100, "noise_sigma": 3}
+TAPS = {**BOUND, "noise_taps": [16, -7], "min_separation": 3, "max_rounds": 9}
 SMALL = {"encoding/ring_bits": 16, "encoding/frac_bits": 0, "encoding/clip": 1.0}
 HUGE = {"s/tensors/0/shape": [1 << 32], "s/m": 1 << 32}
 LONG = {"s/tensors/0/shape": [1 << 31], "s/m": 1 << 31, "s/k_max": 1 << 31}
@@ -115,6 +117,15 @@ CASES: list[tuple[int, str, Json, Mapping[str, Any]]] = [
     (65, "more participations than rounds", S,
      {**BOUND, "max_participations": 3, "max_rounds": 2}),
     (69, "a bound on sums alone", S, {"sum_bound": True}),
+    (70, "a tap that is a truth value", S, {**TAPS, "noise_taps": [16, True]}),
+    (71, "a first tap that is no power of 2", S, {**TAPS, "noise_taps": [17, 3]}),
+    (72, "a tap above the first one", S, {**TAPS, "noise_taps": [16, -17]}),
+    (73, "more taps than rounds apart", S, {**TAPS, "noise_taps": [16, 1, 1, 1]}),
+    (74, "correlated noise with closed rows", S,
+     {**TAPS, "lane": "count", "lane_sigma": 2, "min_contributors": 2}),
+    (75, "a fresh draw beyond 2^31", B, {**TAPS, "noise_sigma": 1 << 27}),
+    (76, "noise that grows beyond 2^31", B,
+     {**TAPS, "noise_taps": [16, -16], "max_rounds": 1 << 20, "noise_sigma": 1 << 18}),
     (66, "a report above 4 GiB", D, LONG),
 ]  # fmt: skip
 

@@ -261,7 +261,8 @@ def ranges(spec: ModuleType) -> list[Json]:
 def sums_at_ends(spec: ModuleType, fields: Json) -> dict[str, list[int]]:
     """Sums of three clients on both sides of every end."""
     own, found = spec.read_plan(spec.canonical(fields)), {}
-    tail, lane_tail = (spec.noise_tail(sigma) for sigma in (own.noise_sigma, own.lane_sigma))
+    sigmas = own.noise_sigma, own.lane_sigma
+    tail, lane_tail = (spec.noise_tail(sigma, own.growth) for sigma in sigmas)
     for s in own.with_trees + own.dense:
         most, row = 3 * own.max_weight, s.tau + s.lanes
         sums, end = [0] * s.sum_values, most * s.q_max + tail

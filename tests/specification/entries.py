@@ -121,6 +121,23 @@ ENTRIES = {
         ),
         ((2, (Visit(8),)),), fetches=(3, 6),
     ),
+    "noise": Entry(
+        "Noise of values and of weights, from given words, and a bound on the sums.",
+        plan(
+            "noise", segment("s", "scalars", (9,), k=1), BIAS, lane="weight", max_weight=2,
+            l2_bound=40000, sum_bound=True, noise_sigma=700, lane_sigma=2,
+        ),
+        ((1, (Visit(2, weight=2), Visit(3))),), (0.1, "delta", "mean"),
+    ),
+    "correlated": Entry(
+        "Correlated noise in three rounds. Each client stays away for one of them.",
+        plan(
+            "correlated", segment("s", "scalars", (5,), k=1, secure=False), l2_bound=4000,
+            noise_sigma=30, noise_taps=[16, -7], min_separation=2, max_participations=2,
+            max_rounds=3,
+        ),
+        ((1, (Visit(2),)), (2, (Visit(3),)), (5, (Visit(2),))),
+    ),
     "closed": Entry(
         "Counts are opened first: values of positions that one client sent stay closed.",
         plan(

@@ -17,6 +17,7 @@ from torchfsl.crypto import entropy, hpke
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.fsl.client import round as client_round
 from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.noise import KeyedNoise
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
 from torchfsl.submodel.halves import heard
@@ -46,7 +47,16 @@ def drawn(steps: list[Json]) -> list[tuple[str, bytes]]:
     return [(name, bytes.fromhex(data)) for step in steps for name, data in step.get("draws", ())]
 
 
-def make_servers(content: Json) -> list[Server]:
+class KeyedServer(Server):
+    """A server whose noise follows from a key."""
+
+    def __init__(self, party: int, **given: Any) -> None:
+        """As `Server`; `keyed` draws the noise."""
+        self.keyed = KeyedNoise()
+        super().__init__(party, draw_noise=self.keyed, **given)
+
+
+def make_servers(content: Json) -> list[KeyedServer]:
     """Both servers of a transcript before its first step."""
     plan, settings = Plan.from_json(content["plan"]), content["settings"]
     state = {
@@ -58,13 +68,13 @@ def make_servers(content: Json) -> list[Server]:
     keys: list[Any] = [SealKey.from_raw(key) for key in private] or [None, None]
     chosen = {"source": settings["source"], "reduce": settings["reduce"]}
     return [
-        Server(b, plan=plan, model=ServerModel(state, ServerSGD(settings["rate"]), **chosen),
+        KeyedServer(b, plan=plan, model=ServerModel(state, ServerSGD(settings["rate"]), **chosen),
                key=key)
         for b, key in enumerate(keys)
     ]  # fmt: skip
 
 
-def play(server: Server, step: Json, taken: list[bytes]) -> bytes | Opened | None:
+def play(server: KeyedServer, step: Json, taken: list[bytes]) -> bytes | Opened | None:
     """One step of a server: the message that it sends, or the sums that it opens."""
     do, draws = step["do"], dict(drawn([step]))
     if do == "open_round":
@@ -78,6 +88,7 @@ def play(server: Server, step: Json, taken: list[bytes]) -> bytes | Opened | Non
     if do == "close_round":
         return server.close_round(coin=draws["coin"])
     if do == "commit":
+        server.keyed.begin(draws.get("noise key", b""))
         return server.commit(salt=draws["salt"])
     said = getattr(server, do)(*taken)
     return None if do in ("start", "verify") else said

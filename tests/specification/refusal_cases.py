@@ -119,6 +119,13 @@ def replays() -> Iterator[Case]:
     yield "replay", "a public share at the other server", out, wrong
     third = later("plain", end, trees, put(16, number(6)))
     yield "replay", "a client too many", "round-full", third
+    other, steps = source("correlated"), source("correlated").content["steps"]
+    n = other.find("REPORT_COMMIT", 3)
+    index = next(i for i, step in enumerate(steps) if step.get("takes") == [n])
+    extra = {"by": "server 0", "do": "receive", "takes": [n]}
+    edits = other.alter(n, put(16, number(2)))["edits"]
+    early = {"transcript": "correlated", "before": index, "step": extra, "edits": edits}
+    yield "replay", "a client that has to stay away", "too-early", early
     n = session.find("REPORT", 2)
     at = session.find("REPORT", 2, nth=1)
     steps = session.content["steps"]

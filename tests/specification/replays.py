@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tests.specification.scenes import Json, addressed
+from tests.specification.scenes import Json, addressed, noise_source
 
 Play = Callable[[Json, list[bytes]], Any]
 """A step of a server on the messages that it takes: bytes to send, clients opened, or nothing."""
@@ -127,8 +127,11 @@ class Blocks:
             return getattr(server, do)(step["kind"], step["client"])
         if do == "open_round":
             return server.open_round(step["round"])
-        if do in ("close_round", "commit"):
-            return getattr(server, do)(lambda *_: draws.pop(0))
+        if do == "close_round":
+            return server.close_round(lambda *_: draws.pop(0))
+        if do == "commit":
+            source = noise_source(self.spec, draws.pop(0)) if self.plan.noise_sigma else None
+            return server.commit(lambda *_: draws.pop(0), source)
         said = getattr(server, do)(*taken)
         return said["clients"] if do == "open" else said
 

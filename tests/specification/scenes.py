@@ -183,7 +183,10 @@ class Scene:
 
     def commit(self, b: int) -> None:
         """Share and commitment of one server."""
-        self.server(b, "commit", self.rand(f"server {b}"))
+        rand, source = self.rand(f"server {b}"), None
+        if self.plan.noise_sigma:
+            source = noise_source(self.spec, rand("noise key", 16))
+        self.server(b, "commit", rand, source)
 
     def deliver(self, client: int, count: int) -> None:
         """The last messages of a client, each with its relay."""
@@ -255,6 +258,9 @@ class Scene:
     def part(self, about: str, segment: Any, trees: Any, weight: int) -> Any:
         """What a client sends of one segment: the largest value first, then smaller ones."""
         most = segment.q_max
+        if self.plan.l2_bound:
+            count = sum(s.k_max * s.tau for s in self.plan.segments)
+            most = min(most, math.isqrt(self.plan.l2_bound**2 // count))
         if segment.is_dense:
             return numbers(about, segment.m, most)
         where = trees.placed[segment.name][0] if segment.name in trees.placed else None
@@ -286,6 +292,23 @@ class Scene:
 def sealed_with_a_given_key(public: bytes, info: bytes, seed: bytes, rand: Rand) -> bytes:
     """HPKE, whose ephemeral key is a draw."""
     return reference.seal(rand("ephemeral key", 32), public, info, seed)
+
+
+def noise_source(spec: ModuleType, key: bytes) -> Callable[[int, int], Any]:
+    """Words that follow from a key, as the README of the vectors says."""
+
+    def source(number: int, chunk: int) -> Callable[[int], list[int]]:
+        own = spec.derive(key, b"noise", spec.frame(b"stream", *map(spec.number, (number, chunk))))
+        used = [0]
+
+        def words(count: int) -> list[int]:
+            start, used[0] = used[0], used[0] + 16 * -(-count // 2)
+            found: list[int] = spec.unpacked(spec.stream(own, start + 8 * count)[start:], 8)
+            return found
+
+        return words
+
+    return source
 
 
 def after(server: Any) -> Json:
