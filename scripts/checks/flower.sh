@@ -3,7 +3,7 @@
 #
 #   scripts/checks/flower.sh         all of it, with Ray, then the runs of scripts/checks/flower_runs.py, whose
 #                                    options may follow
-#   scripts/checks/flower.sh --ci    what CI runs: the tests alone, on top of the packages of another
+#   scripts/checks/flower.sh --ci    what CI runs: the tests of Flower alone, on top of the packages of another
 #                                    environment; where Flower does not install, says so and ends well
 #
 #   FLOWER_VENV      where it lies (default: build/flower-venv in the checkout; for CI, build/flower-ci)
@@ -44,7 +44,7 @@ on_top_of_another() {
         return
     fi
     OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} "$python" -m pytest -q --numprocesses 2 --dist worksteal \
-        tests/integrations
+        tests/integrations --ignore tests/integrations/ray # which .ci/run has run with the others
 }
 
 if [ "${1:-}" = --ci ]; then

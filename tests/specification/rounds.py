@@ -27,6 +27,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.noise import KeyedNoise
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.union import mask_update
 from torchfsl.submodel.halves import heard
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
@@ -223,7 +224,9 @@ class Pair:
                 self.members[number] = member
         parts = [random_part(rng, plan, s, member.wanted.get(s.name)) for s in plan.segments]
         update = {s.name: part for s, part in zip(plan.segments, parts, strict=True)}
-        if plan.l2_bound or rng.random() < 0.3:
+        if plan.payload == "masks":
+            update = self.masks(update)
+        elif plan.l2_bound or rng.random() < 0.3:
             update = self.quantised(update)
         weight = int(rng.integers(1, plan.max_weight, endpoint=True))
         downloads, ends = bool(rng.random() < 0.7), str(rng.choice(ENDS, p=(0.7, 0.1, 0.1, 0.1)))
@@ -269,6 +272,15 @@ class Pair:
         ours = self.spec.quantise_update(self.own, as_own(raw), seed)
         assert self.spec.is_within(self.own, ours) or not self.plan.l2_bound
         self.same(as_own(theirs), ours)
+        return theirs
+
+    def masks(self, update: Update) -> Update:
+        """Masks at the positions of an update."""
+        wanted, seed = {name: part.positions for name, part in update.items()}, self.number
+        with Tape(seed).patched():
+            theirs = mask_update(self.plan, wanted)
+        asked = {name: rows.tolist() for name, rows in wanted.items()}
+        self.same(as_own(theirs), self.spec.mask_update(self.own, asked, Tape(seed).rand))
         return theirs
 
     def library_round(self, member: Any) -> Any:

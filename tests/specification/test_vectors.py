@@ -215,18 +215,6 @@ def test_sums_within_their_bound(spec: ModuleType) -> None:
         assert opened["sums"] == case["kept"]
 
 
-def model_digest(spec: ModuleType, model: Any) -> str:
-    """The digest of the vectors, of all tensors by name; it never travels."""
-    tensors = {t["name"]: t for s in model.plan.segments for t in s.tensors}
-    text = b""
-    for name, tensor in sorted(tensors.items()):
-        shape = ",".join(map(str, tensor["shape"]))
-        text += spec.frame(name.encode(), tensor["dtype"].encode(), shape.encode())
-        text += model.tensors[name]
-    digest: str = spec.sha256(text).hex()
-    return digest
-
-
 def test_a_round_at_both_servers(spec: ModuleType) -> None:
     vector = read("round")
     servers = servers_of(spec, vector)
@@ -241,7 +229,7 @@ def test_a_round_at_both_servers(spec: ModuleType) -> None:
     assert opened["clients"] == vector["clients"]
     assert opened["sums"] == vector["sums"]
     assert opened["lanes"] == vector["lanes"]
-    assert model_digest(spec, servers[0].model) == vector["model"]
+    assert spec.whole_digest(servers[0].model).hex() == vector["model"]
 
 
 @pytest.mark.parametrize("case", cases("round_bad_reports"), ids=lambda case: case["defect"])
