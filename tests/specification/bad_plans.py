@@ -21,6 +21,7 @@ B = plan("bad", segment("b", "blocks", (6,), k=2, tau=1, binned=True),
          encoding=encoding(64, 16, 4.0))  # fmt: skip
 SD = plan("bad", segment("s", "scalars", (6,), k=2), segment("t", "scalars", (5,), k=1))
 BOUND = {"l2_bound": 100, "noise_sigma": 3}
+UNION = {"payload": "masks", "encoding/ring_bits": 64}
 TAPS = {**BOUND, "noise_taps": [16, -7], "min_separation": 3, "max_rounds": 9}
 SMALL = {"encoding/ring_bits": 16, "encoding/frac_bits": 0, "encoding/clip": 1.0}
 HUGE = {"s/tensors/0/shape": [1 << 32], "s/m": 1 << 32}
@@ -126,6 +127,10 @@ CASES: list[tuple[int, str, Json, Mapping[str, Any]]] = [
     (75, "a fresh draw beyond 2^31", B, {**TAPS, "noise_sigma": 1 << 27}),
     (76, "noise that grows beyond 2^31", B,
      {**TAPS, "noise_taps": [16, -16], "max_rounds": 1 << 20, "noise_sigma": 1 << 18}),
+    (77, "an unknown payload", S, {"payload": "bits"}),
+    (78, "a set union over 32 bits", S, {"payload": "masks"}),
+    (79, "a set union with counts", S, {**UNION, "lane": "count"}),
+    (80, "a set union with a bound", S, {**UNION, "l2_bound": 100}),
     (66, "a report above 4 GiB", D, LONG),
 ]  # fmt: skip
 
