@@ -208,8 +208,7 @@ def calibrate(
 ) -> Plan:
     """A new plan that has noise for (epsilon, delta); write `fed.plan = privacy.calibrate(...)`.
 
-    `plan` itself stays without noise, and so do rounds under it. There is as much noise as the
-    guarantee against either server needs.
+    `plan` itself has none. The guarantee against either server sets how much noise there is.
 
     Args:
         plan: with `l2_bound`.
@@ -380,14 +379,12 @@ def _checked_rounds(plan: Plan, delta: float, rounds: int) -> int:
 
 def _sample_of(sampled: object) -> tuple[int, int]:
     """Reports of a round, and the clients that they are drawn from."""
-    if sampled is None:
-        return 1, 1
-    if isinstance(sampled, tuple | list) and len(sampled) == 2:
-        reports, clients = whole_numbers(reports=sampled[0], clients=sampled[1])
+    given = (1, 1) if sampled is None else sampled
+    if isinstance(given, tuple | list) and len(given) == 2:
+        reports, clients = whole_numbers(reports=given[0], clients=given[1])
         if 1 <= reports <= clients:
             return reports, clients
-    remedy = "give (n, K), n of K clients in a round, as sampled=(10, 100)"
-    raise ParameterError(f"sampled is {sampled!r}: {remedy}")
+    raise ParameterError(f"sampled is {sampled!r}: pass (n, K), for n of K clients in a round")
 
 
 def _sensitivities(plan: Plan) -> tuple[float, float]:
