@@ -55,7 +55,7 @@ def l2_bound(encoding: FixedPoint, norm: float) -> int:
     """
     expect_a(FixedPoint, encoding, "encoding", "call l2_bound(torchfsl.FixedPoint(...), 1.0)")
     if not is_real(norm) or not 0 <= norm < math.inf:
-        raise ParameterError(f"norm is {norm!r}: give a number from 0, which sets no bound")
+        raise ParameterError(f"the norm is {norm!r}: give a number from 0, which sets no bound")
     try:
         bound = math.floor(math.ldexp(norm, encoding.frac_bits))
     except OverflowError:
