@@ -586,4 +586,4 @@ def test_explain_says_where_noise_leaves_nothing_to_learn(
     size = 2 * 50 * (found.noise_sigma * found.noise_growth) ** 2
     assert (math.sqrt(size) / clients / found.l2_bound > most) is not learns
     assert ("the task learns next to nothing" in found.explain()) is not learns
-    assert "privacy.guarantee(plan, delta=...) gives it for another delta" in found.explain()
+    assert "explain(delta=...) prints another delta" in found.explain()

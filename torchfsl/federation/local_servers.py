@@ -53,10 +53,12 @@ class LocalServers:
         closed: number of the last round that closed with sums; -1 before the first.
     """
 
-    def __init__(self, home: Aggregation) -> None:
+    def __init__(self, home: Aggregation, *, has_reports: bool = False) -> None:
+        """With `has_reports` a plan with noise needs `load_state_dict` before a round."""
         self.plan, self._home, self._privacy = home.plan, home, PrivacyState(home)
         self.number = self.closed = -1
         self._open: _OpenRound | None = None
+        self._has_lost_count = has_reports and bool(self._privacy.save())
 
     def __repr__(self) -> str:
         state = "open" if self._open else "idle"
@@ -80,8 +82,15 @@ class LocalServers:
             The result, which is complete once the block is left.
 
         Raises:
+            ParameterError: these servers do not know what clients have reported before.
             ProtocolError: a round is open, or too few clients participated; the model is as before.
         """
+        if self._has_lost_count:
+            raise ParameterError(
+                "clients have reported under this plan before, and new servers count from 0: call "
+                "servers.load_state_dict(earlier_servers.state_dict()), or make a new Federated",
+                code="budget-unknown",
+            )
         if self._open is not None:
             raise ProtocolError(
                 f"round {self.number} is open: leave its block before the next round begins"
@@ -153,6 +162,7 @@ class LocalServers:
         if any(set(model.state) != set(state["model"]) for model in self._home.models):
             raise ParameterError("expected the servers' state of this model, got another one's")
         self._privacy.load(noise)
+        self._has_lost_count = False
         for model in self._home.models:
             for name, value in state["model"].items():
                 model.state[name][...] = _array(value)

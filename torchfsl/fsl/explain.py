@@ -7,7 +7,7 @@ import math
 
 from torchfsl.crypto.field128 import ELEMENT_BYTES
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ParameterError, expect_a
+from torchfsl.errors import ParameterError, expect_a, is_real
 from torchfsl.fsl import advantage, privacy
 from torchfsl.fsl.costs import ServerMemory, memory, predict
 from torchfsl.fsl.noise import noise_values, ring_bytes
@@ -24,30 +24,31 @@ _BLOCK = 32
 _FRACTION = 0.05
 _SMALL = 1 << 16
 """Dense uploads below this many bytes are left alone."""
-_DELTA = 1e-6
-"""Of the guarantee that is printed; `privacy.guarantee` takes any."""
 _WORTH_IT = 0.5
 """Another policy is named where it costs less than this share of the chosen one."""
 
 
-def explain(plan: Plan, *, security: bool = False) -> str:
+def explain(plan: Plan, *, security: bool = False, delta: float = 1e-6) -> str:
     """The plan as a table, advice below it, and the totals of a client last.
 
     Args:
         plan: of two servers.
         security: whether the advantages of attackers follow.
+        delta: of the epsilon that is printed for noise, in (0, 1): the one that `calibrate` got.
 
     Raises:
-        ParameterError: no plan.
+        ParameterError: no plan, or `delta` is out of range.
     """
     expect_a(Plan, plan, "plan", "pass fed.plan, of torchfsl.Federated(...)")
+    if not is_real(delta) or not 0 < delta < 1:
+        raise ParameterError(f"delta is {delta!r}: choose a number in (0, 1), such as 1e-6")
     head = ("segment", "policy", "mechanism", "m", "tau", "k_max", "bins", "theta", "nu", "stash",
             "upload B", "dense B", "download B", "tensors")  # fmt: skip
     rows = [head] + [_row(plan, segment) for segment in plan.segments]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     lines += [f"{s.name}: {text}" for s in plan.segments for text in _advice(plan, s)]
-    lines += [*_numbers(plan), *_costs(plan), *_bounded(plan), *_private(plan)]
+    lines += [*_numbers(plan), *_costs(plan), *_bounded(plan), *_private(plan, delta)]
     return "\n".join([*lines, *(advantage.lines(plan) if security else ())])
 
 
@@ -114,14 +115,14 @@ def _bounded(plan: Plan) -> list[str]:
     ]
 
 
-def _private(plan: Plan) -> list[str]:
+def _private(plan: Plan, delta: float) -> list[str]:
     """The guarantee of the noise, and its limits."""
     if not plan.noise_sigma:
         return []
     if not plan.max_rounds:
         return ["noise: max_rounds is 0, so no number of rounds bounds what all sums tell together"]
     try:
-        found = privacy.guarantee(plan, delta=_DELTA)
+        found = privacy.guarantee(plan, delta=delta)
     except ParameterError as error:
         return [f"noise of {plan.noise_sigma} units at each server: {error}"]
     limits = f"A client may be in all {found.rounds} rounds."
@@ -142,10 +143,10 @@ def _private(plan: Plan) -> list[str]:
     lost = f", above {most:.3g}, so the task learns next to nothing" if norm > most else ""
     return [
         f"Protects one client number over the whole task: epsilon {found.epsilon_server:.2f} at "
-        f"delta {_DELTA:g} against either server if the other adds its noise, and "
+        f"delta {delta:g} against either server if the other adds its noise, and "
         f"{found.epsilon_public:.2f} against everybody else, compared with zeros sent in the same "
-        f"rounds (with other data: {found.epsilon_replaced:.2f}). privacy.guarantee(plan, "
-        f"delta=...) gives it for another delta. {limits}",
+        f"rounds (with other data: {found.epsilon_replaced:.2f}). explain("
+        f"delta=...) prints another delta, such as that of calibrate. {limits}",
         "Not hidden: who takes part, and when. Not protected: one person with several numbers; "
         "anybody, if both servers work together or leave out their noise.",
         f"Noise in a mean of {plan.max_clients} reports: {spread:.2g} times l2_bound on each "
