@@ -38,8 +38,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "lane": "`none`, `count` or `weight`",
         "max_weight": "largest weight of a client, 1 without weights",
         "max_rounds": "most rounds that are opened, 0 for any number",
-        "min_contributors": "fewest clients that sent a position whose values are opened; "
-        "*not yet specified* above 1",
+        "min_contributors": "fewest clients that sent a position whose values are opened",
         "l2_bound": "largest norm of a client's values, 0 for none",
         "noise_sigma": "deviation of each server's noise in a value",
         "lane_sigma": "the same in a lane",
@@ -47,7 +46,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "min_separation": "fewest opened rounds from one report of a client to its next",
         "noise_taps": "*not yet specified*: correlated noise",
         "clip": "`whole`, `clip` or `normalise`: how a client keeps the bound",
-        "sum_bound": "*not yet specified*: a bound on the norm of the sums",
+        "sum_bound": "whether servers bound the norm of the sums",
         "hash_seed": "32 bytes in lower-case hex, see [below](#hash-seed)",
         "max_epochs": "rounds that one set of trees serves",
         "server_keys": "none, or the X25519 keys of servers 0 and 1 in lower-case hex",

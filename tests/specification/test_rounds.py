@@ -34,7 +34,9 @@ BINS = make_plan(
     make_segment("table", "rows", (9, 2), k_max=3, tau=2, theta=3, stash=1, retrieve=True),
     lane="count",
 )
-PLANS = {"mixed": mixed_plan(lane="weight"), "session": FIXED, "public bins": BINS}
+CLOSED = dataclasses.replace(mixed_plan(lane="count"), min_contributors=2)
+PLANS = {"mixed": mixed_plan(lane="weight"), "session": FIXED, "public bins": BINS,
+         "closed rows": CLOSED}  # fmt: skip
 ROLES = ["specification client", "specification servers", "server 0", "server 1"]
 
 
@@ -52,8 +54,11 @@ def test_random_plans_have_every_option_and_all_lengths_are_equal() -> None:
     assert {bits for plan in plans for bits in plan.rings} == {16, 24, 32, 48, 64, 128}
     for name in ("subset", "stash", "nu", "retrieve", "check_bytes", "encoding"):
         assert len({bool(getattr(s, name)) for s in segments}) == 2, name
-    for name in ("server_keys", "noise_sigma", "max_rounds", "max_participations"):
+    for name in ("server_keys", "noise_sigma", "max_rounds", "max_participations",
+                 "opens_counts_first", "l2_bound", "sum_bound"):  # fmt: skip
         assert len({bool(getattr(plan, name)) for plan in plans}) == 2, name
+    assert {plan.clip for plan in plans} == {"whole", "clip", "normalise"}
+    assert {plan.encoding.rounding for plan in plans} == {"nearest", "stochastic"}
     assert {plan.lane for plan in plans} == {"none", "count", "weight"}
     assert any(plan.max_epochs > 1 and plan.retrieving for plan in plans)
     for plan in plans:
@@ -62,6 +67,23 @@ def test_random_plans_have_every_option_and_all_lengths_are_equal() -> None:
         for kind in spec.KINDS:
             one = theirs[Kind[kind]]
             assert spec.length(own, kind) == (one.fixed, one.each), kind
+
+
+@pytest.mark.parametrize("step", ["reveal_kept", "open"])
+def test_spoiled_counts_and_slots_are_refused_by_both_or_by_none(step: str) -> None:
+    """Every part: salt, root, counts, slots of opened and of closed rows, and their padding."""
+    spec, ended = pages.run(), []
+    first = CLOSED.segment("few")
+    small = dataclasses.replace(CLOSED, segments=(first, *CLOSED.dense))
+    size = lengths(small)[Kind.COUNTS if step == "reveal_kept" else Kind.SHARE].fixed
+    for place in range(0, size, 7):
+        pair = rounds.Pair(spec, small, 0)
+        pair.spoiled = step, place
+        try:
+            pair.round()
+        except rounds.Ended:
+            ended.append(place)
+    assert {0, 35} <= set(ended) if step == "reveal_kept" else 20 < len(ended) < size // 7
 
 
 class Endpoint:
@@ -114,6 +136,19 @@ def crossed(servers: list[Any], step: str, said: list[bytes]) -> list[Any]:
     return [getattr(s, step)(told) for s, told in zip(servers, reversed(said), strict=True)]
 
 
+def revealed(plan: Plan, servers: list[Any]) -> list[bytes]:
+    commits = [commit(server) for server in servers]
+    if not plan.opens_counts_first:
+        return crossed(servers, "reveal", commits)
+    return crossed(servers, "reveal_kept", crossed(servers, "reveal_counts", commits))
+
+
+def close_few(plan: Plan, sums: dict[str, Any], senders: dict[str, Any]) -> None:
+    """Zero what fewer than `min_contributors` clients have sent."""
+    for segment in plan.with_trees:
+        sums[segment.name][senders[segment.name] < plan.min_contributors] = 0
+
+
 def sums_of(opened: Any) -> dict[str, Any]:
     if isinstance(opened, dict):
         return dict(opened["sums"])
@@ -156,6 +191,7 @@ def test_the_specification_plays_with_the_library(name: str, role: str) -> None:
     for number in range(1, plan.max_epochs + 1):
         crossed(servers, "start", [server.open_round(number) for server in servers])
         wanted_sums: dict[str, Any] = {}
+        senders = {s.name: np.zeros(s.index_space, dtype=np.int64) for s in plan.with_trees}
         for client in range(3):
             parts = {s.name: rounds.random_part(rng, plan, s, fixed[client].get(s.name))
                      for s in plan.segments}  # fmt: skip
@@ -168,10 +204,12 @@ def test_the_specification_plays_with_the_library(name: str, role: str) -> None:
             else:
                 library_client(plan, link, members, client, number, parts, fixed[client])
             add(plan, wanted_sums, parts)
+            for name, count in senders.items():
+                count[parts[name].positions] += 1
         folds = crossed(servers, "agree", [close(server) for server in servers])
         assert [len(a) for a in crossed(servers, "verify", folds)] == [3, 3]
-        shares = crossed(servers, "reveal", [commit(server) for server in servers])
-        opened = crossed(servers, "open", shares)
+        opened = crossed(servers, "open", revealed(plan, servers))
+        close_few(plan, wanted_sums, senders)
         for server, sums in zip(servers, opened, strict=True):
             server.apply(*([sums] if isinstance(server, Server) else []))
             assert sums_of(sums) == {n: total.tolist() for n, total in wanted_sums.items()}
