@@ -73,7 +73,10 @@ def _drawn_plan(rng: Rng) -> Plan:
         segments.append(segment)
     if rng.random() < 0.4:
         segments.insert(0, make_segment("bias", "dense", (3,), (1, 2)))
-    limited = noisy and rng.random() < 0.5
+    limited = noisy and rng.random() < 0.6
+    taps: tuple[int, ...] = ()
+    if limited and fresh and lane != "count" and rng.random() < 0.7:
+        taps = ((16, -7), (32, 9, 0, -3), (16, 0, 5))[int(rng.integers(3))]
     bound = int(rng.choice([24, 5000])) if bounded else 0
     if bounded and rng.random() < 0.5:
         segments[-1] = dataclasses.replace(segments[-1], l2_bound=int(rng.choice([9, bound])))
@@ -83,13 +86,14 @@ def _drawn_plan(rng: Rng) -> Plan:
         max_clients=int(rng.integers(3, 5)), min_clients=1, lane=lane,  # type: ignore[arg-type]
         max_weight=int(rng.integers(1, 4)) if lane == "weight" else 1,
         max_epochs=1 if fresh else int(rng.integers(2, 4)),
-        max_rounds=5 if limited or rng.random() < 0.3 else 0,
+        max_rounds=7 if limited or rng.random() < 0.3 else 0,
         server_keys=tuple(k.public.hex() for k in KEYS) if rng.random() < 0.5 else (),
         l2_bound=bound, sum_bound=bounded and bool(rng.random() < 0.5),
         clip=clip,
         noise_sigma=7 if noisy else 0,
         lane_sigma=2 if noisy and lane != "none" else 0,
-        max_participations=2 if limited else 0, min_separation=2 if limited else 1,
+        max_participations=2 if limited else 0, noise_taps=taps,
+        min_separation=max(2, len(taps)) if limited else 1,
         min_contributors=2 if lane == "count" and rng.random() < 0.5 else 1,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ ORDER = (
     "servers",
     "counts",
     "bounds",
+    "noise",
     "messages",
 )
 

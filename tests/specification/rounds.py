@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -25,7 +24,7 @@ from torchfsl.errors import Error, ProtocolError
 from torchfsl.fsl.client import round as client_round
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
-from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.noise import KeyedNoise
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
 from torchfsl.submodel.halves import heard
@@ -94,10 +93,11 @@ class Pair:
         state, keys = make_state(plan, seed), KEYS if plan.server_keys else (None, None)
         tensors = {name: value.tobytes() for name, value in state.items()}
         self.theirs, self.ours = [], []
+        self.keyed = KeyedNoise(), KeyedNoise()
         for b, key in enumerate(keys):
             model = ServerModel(state, ServerSGD(rate), **chosen)
-            noise = functools.partial(self.draw_noise, b)
-            self.theirs.append(Server(b, plan=plan, model=model, key=key, draw_noise=noise))
+            keyed = self.keyed[b]
+            self.theirs.append(Server(b, plan=plan, model=model, key=key, draw_noise=keyed))
             own = spec.Model(self.own, tensors, rate, **chosen)
             self.ours.append(spec.Fetching(b, self.own, own, key and key.raw))
 
@@ -150,7 +150,13 @@ class Pair:
         for b in (0, 1):
             accepted = self.ours[b].verify(folds[1 - b])
             self.same(self.theirs[b].verify(folds[1 - b]), tuple(accepted))
-        shares = self.reveal([self.commit(b) for b in (0, 1)])
+        commits = [self.commit(b) for b in (0, 1)]
+        if self.plan.noise_taps and self.rng.random() < 0.2:  # the next round has the same index
+            for b in (0, 1):
+                self.theirs[b].abandon_round()
+                self.ours[b].end([])
+            return
+        shares = self.reveal(commits)
         for b in (0, 1):
             sums, opened = self.both("open", b, shares[1 - b])
             self.opened(sums, opened)
@@ -191,38 +197,11 @@ class Pair:
         return self.cross("reveal_kept", self.cross("reveal_counts", commits))
 
     def commit(self, b: int) -> bytes:
-        """One server's commitment, its noise drawn for both."""
-        plan, noise = self.plan, {}
-        salt = self.rng.bytes(48 if plan.opens_counts_first else 32)
-        for segment in plan.segments:
-            count = plan.sum_values(segment)
-            noise[segment.name] = self.rng.integers(-9, 9, count).tolist()
-        self.noise = noise
-        self.waiting: Iterator[list[int]] = iter([])
+        """One server's commitment; both implementations draw its noise from one key."""
+        salt, keyed = self.rng.bytes(48 if self.plan.opens_counts_first else 32), self.keyed[b]
+        keyed.begin(self.rng.bytes(16))
         theirs = self.theirs[b].commit(salt=salt)
-        drawn = noise if plan.noise_sigma else None
-        return bytes(self.same(theirs, self.ours[b].commit(lambda *_: salt, drawn)))
-
-    def draw_noise(self, b: int, sigma: int, count: int) -> Any:
-        """As the library asks: of each segment in turn its values, then its lanes."""
-        if (first := next(self.waiting, None)) is None:
-            self.waiting = iter([
-                part for s in (*self.plan.with_trees, *self.plan.dense) for part in self.parts(s)
-            ])  # fmt: skip
-            first = next(self.waiting)
-        assert len(first) == count
-        assert sigma in (self.plan.noise_sigma, self.plan.lane_sigma)
-        return np.array(first, dtype=np.int64)
-
-    def parts(self, segment: TreeSegment) -> list[list[int]]:
-        """Noise of one segment's values and of its lanes."""
-        own, every = np.array(self.noise[segment.name]), segment.tau + self.plan.lane_values
-        is_lane = np.zeros(len(own), dtype=bool)
-        if segment.is_dense:
-            is_lane[: len(own) - segment.m] = True
-        elif self.plan.lane_values:
-            is_lane[::every] = True
-        return [own[~is_lane].tolist(), own[is_lane].tolist()]
+        return bytes(self.same(theirs, self.ours[b].commit(lambda *_: salt, words_of(keyed))))
 
     def opened(self, theirs: Opened, ours: dict[str, Any]) -> None:
         """Sums, lanes and clients."""
@@ -412,6 +391,16 @@ class Pair:
         return reply
 
 
+def words_of(keyed: KeyedNoise) -> Callable[[int, int], Callable[[int], list[int]]]:
+    """The words of a keyed noise as a source of the specification."""
+
+    def source(number: int, chunk: int) -> Callable[[int], list[int]]:
+        words = keyed._words(number, chunk)
+        return lambda count: words(count).tolist()
+
+    return source
+
+
 def as_own(update: Update | dict[str, RawSegment]) -> dict[str, Any]:
     """An update as the specification has it."""
     return {
@@ -427,6 +416,7 @@ def play(spec: ModuleType, seed: int) -> int:
     rng = np.random.default_rng(seed)
     plan = random_plan(rng)
     pair = Pair(spec, plan, seed)
-    for _ in range(3 if plan.max_epochs > 1 else 1 + plan.max_participations):
+    count = len(plan.noise_taps) * 2 or 1 + plan.max_participations
+    for _ in range(3 if plan.max_epochs > 1 else count):
         pair.round()
     return pair.compared

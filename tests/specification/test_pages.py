@@ -76,7 +76,7 @@ def test_rules_are_numbered_in_order() -> None:
 JUNK: list[Any] = [
     0, 1, 2, 3, 5, 7, 16, 32, 64, 10**6, -1, 1 << 63, 2.0, 4.0, 1e30, True, False, None, "", "x",
     "é", "count", "weight", "dense", "rows", "blocks", "scalars", "float16", "float64", [], [0],
-    [1, 2], [2, 1], ["ab"], {},
+    [1, 2], [2, 1], ["ab"], {}, [16, 9], [16, 17], [64, 0, -64], [16, True], [256, 256, 256, 256],
 ]  # fmt: skip
 
 
@@ -91,7 +91,8 @@ def altered(rng: np.random.Generator, text: str) -> str:
             break
         place = place[name]
     if isinstance(place, dict) and rng.random() < 0.2:
-        later = ["l2_bound", "binned", "download", "clip", "min_separation", "max_participations"]
+        later = ["l2_bound", "binned", "download", "clip", "min_separation", "max_participations",
+                 "noise_taps", "noise_taps", "sum_bound"]  # fmt: skip
         name = str(rng.choice(later))
     if rng.random() < 0.1:
         place.pop(name, None) if isinstance(place, dict) else place.pop(name)

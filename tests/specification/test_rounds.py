@@ -55,7 +55,7 @@ def test_random_plans_have_every_option_and_all_lengths_are_equal() -> None:
     for name in ("subset", "stash", "nu", "retrieve", "check_bytes", "encoding"):
         assert len({bool(getattr(s, name)) for s in segments}) == 2, name
     for name in ("server_keys", "noise_sigma", "max_rounds", "max_participations",
-                 "opens_counts_first", "l2_bound", "sum_bound"):  # fmt: skip
+                 "opens_counts_first", "l2_bound", "sum_bound", "noise_taps"):  # fmt: skip
         assert len({bool(getattr(plan, name)) for plan in plans}) == 2, name
     assert {plan.clip for plan in plans} == {"whole", "clip", "normalise"}
     assert {plan.encoding.rounding for plan in plans} == {"nearest", "stochastic"}
