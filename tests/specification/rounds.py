@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from tests.specification import audited
 from tests.specification.draws import KEYS as KEYS
 from tests.specification.draws import nothing as nothing
 from tests.specification.draws import random_part as random_part
@@ -81,7 +82,7 @@ class Pair:
     """
 
     def __init__(self, spec: ModuleType, plan: Plan, seed: int) -> None:
-        self.spec, self.plan, self.own = spec, plan, spec.read_plan(plan.to_json())
+        self.spec, self.plan, self.own = spec, plan, audited.read(spec, plan)
         self.rng, self.number, self.compared = np.random.default_rng(seed), 0, 0
         self.members: dict[int, Any] = {}
         self.spoiled: tuple[str, int] | None = None
@@ -97,9 +98,14 @@ class Pair:
         for b, key in enumerate(keys):
             model = ServerModel(state, ServerSGD(rate), **chosen)
             keyed = self.keyed[b]
-            self.theirs.append(Server(b, plan=plan, model=model, key=key, draw_noise=keyed))
+            sign: Any = {"sign_key": audited.SIGN_KEYS[b]} if plan.audited else {}
+            self.theirs.append(Server(b, plan=plan, model=model, key=key, draw_noise=keyed, **sign))
             own = spec.Model(self.own, tensors, rate, **chosen)
-            self.ours.append(spec.Fetching(b, self.own, own, key and key.raw))
+            make, signs = (
+                (spec.Audited, audited.RAW[b : b + 1]) if plan.audited else (spec.Fetching, ())
+            )
+            self.ours.append(make(b, self.own, own, *signs, key and key.raw))
+        self.judges = audited.Judges(spec, plan, self.own) if plan.audited else None
 
     def same(self, theirs: Any, ours: Any) -> Any:
         """What both are."""
@@ -118,8 +124,7 @@ class Pair:
             with pytest.raises(self.spec.Malformed):
                 self.ours[0].open_round(self.number)
             return
-        servers = list(zip(self.theirs, self.ours, strict=True))
-        said = [self.same(t.open_round(self.number), o.open_round(self.number)) for t, o in servers]
+        said = [self.same(*self.begun(b)) for b in (0, 1)]
         self.cross("start", said)
         for client in self.rng.choice(6, self.plan.max_clients - 1, replace=False):
             number = int(client) << (40 if client > 3 else 0)
@@ -131,6 +136,14 @@ class Pair:
         if self.plan.retrieving:
             self.fetching()
         self.finish()
+
+    def begun(self, b: int) -> tuple[bytes, bytes]:
+        """ROUND_STATE of one server."""
+        if not self.plan.audited:
+            return self.theirs[b].open_round(self.number), self.ours[b].open_round(self.number)
+        secrets = self.rng.bytes(96)
+        theirs = self.theirs[b].open_round(self.number, secrets=secrets)
+        return theirs, self.ours[b].open_round(self.number, lambda *_: secrets)
 
     def finish(self) -> None:
         """From closing to the changed model."""
@@ -192,13 +205,28 @@ class Pair:
                 getattr(self.theirs[b], other)(commits[1 - b])
             with pytest.raises(self.spec.Malformed):
                 getattr(self.ours[b], other)(commits[1 - b])
+        if self.judges is not None:
+            commits = self.passes(commits)
         if not first:
             return self.cross("reveal", commits)
         return self.cross("reveal_kept", self.cross("reveal_counts", commits))
 
+    def passes(self, commits: list[bytes]) -> list[bytes]:
+        """What each server's auditor signs once it has replayed the transcript."""
+        assert self.judges is not None
+        sides = zip(self.theirs, self.ours, commits, strict=True)
+        shown = [self.judges.shown(b, *side) for b, side in enumerate(sides)]
+        self.cross("hear_commit", commits)
+        self.compared += len(shown)
+        return [self.judges.passed(b, data) for b, data in enumerate(shown)]
+
     def commit(self, b: int) -> bytes:
         """One server's commitment; both implementations draw its noise from one key."""
         salt, keyed = self.rng.bytes(48 if self.plan.opens_counts_first else 32), self.keyed[b]
+        if self.judges is not None:
+            offered = self.theirs[b].audit.offered = self.judges.offer(b)
+            theirs = self.theirs[b].commit(salt=salt)
+            return bytes(self.same(theirs, self.ours[b].commit(lambda *_: salt, offered)))
         keyed.begin(self.rng.bytes(16))
         theirs = self.theirs[b].commit(salt=salt)
         return bytes(self.same(theirs, self.ours[b].commit(lambda *_: salt, words_of(keyed))))
