@@ -50,7 +50,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "hash_seed": "32 bytes in lower-case hex, see [below](#hash-seed)",
         "max_epochs": "rounds that one set of trees serves",
         "server_keys": "none, or the X25519 keys of servers 0 and 1 in lower-case hex",
-        "payload": "`values`; *not yet specified*: `masks`",
+        "payload": "`values`, or `masks` in a set union",
         "proofs": "`none`; *not yet specified*: `lanes`, `norm`",
         "audit": "`none` or `open`, see [audited rounds](audits.md)",
         "audit_keys": "none, or the Ed25519 keys of servers 0 and 1 in lower-case hex",

@@ -7,11 +7,13 @@ A valid plan with an audit also has proofs. Until the pages specify these, the p
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from tests.specification import pages
 from tests.support.audited import SIGN_KEYS as SIGN_KEYS
 from tests.support.audited import audited as with_audit
 from tests.support.audited import auditors
@@ -22,7 +24,8 @@ from torchfsl.fsl.plan.plan import Plan
 
 RAW = tuple(bytes([number]) * 32 for number in range(1, 5))
 """Private keys of server 0, server 1, and their auditors, as the blocks take them."""
-WITHOUT_PROOFS = 81
+_RULE = r'need\((\d+), plan.audit == "none" or plan.proofs == "norm"\)'
+(WITHOUT_PROOFS,) = map(int, re.findall(_RULE, (pages.FOLDER / "plan.md").read_text()))
 """The rule that an audit needs proofs of the norm."""
 
 

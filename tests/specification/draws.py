@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.specification.audited import audited
-from tests.support.federation import make_segment
+from tests.support.federation import make_plan, make_segment
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import ParameterError
@@ -59,7 +59,9 @@ def random_plan(rng: Rng) -> Plan:
 
 
 def _drawn_plan(rng: Rng) -> Plan:
-    fresh, secure, noisy = rng.random() < 0.7, rng.random() < 0.7, rng.random() < 0.25
+    if rng.random() < 0.1:
+        return _union_plan(rng)
+    fresh, secure, noisy = rng.random() < 0.7, rng.random() < 0.7, rng.random() < 0.3
     bounded = noisy or rng.random() < 0.3
     rounding: Any = str(rng.choice(["nearest", "stochastic"])) if bounded else "nearest"
     clip: Any = str(rng.choice(["whole", "clip", "normalise"])) if bounded else "whole"
@@ -76,7 +78,7 @@ def _drawn_plan(rng: Rng) -> Plan:
         segments.insert(0, make_segment("bias", "dense", (3,), (1, 2)))
     limited = noisy and rng.random() < 0.6
     taps: tuple[int, ...] = ()
-    if limited and fresh and lane != "count" and rng.random() < 0.7:
+    if limited and fresh and rng.random() < 0.8:
         taps = ((16, -7), (32, 9, 0, -3), (16, 0, 5))[int(rng.integers(3))]
     bound = int(rng.choice([24, 5000])) if bounded else 0
     if bounded and rng.random() < 0.5:
@@ -95,9 +97,21 @@ def _drawn_plan(rng: Rng) -> Plan:
         lane_sigma=2 if noisy and lane != "none" else 0,
         max_participations=2 if limited else 0, noise_taps=taps,
         min_separation=max(2, len(taps)) if limited else 1,
-        min_contributors=2 if lane == "count" and rng.random() < 0.5 else 1,
+        min_contributors=2 if lane == "count" and not taps and rng.random() < 0.5 else 1,
     )  # fmt: skip
     return audited(plan) if rng.random() < 0.3 else plan
+
+
+def _union_plan(rng: Rng) -> Plan:
+    secure = bool(rng.random() < 0.7)
+    drawn = [random_segment(rng, f"part {i}", fresh=True, secure=secure) for i in range(6)]
+    segments = [s for s in drawn if not s.is_dense and not s.binned][: int(rng.integers(1, 3))]
+    plan = make_plan(
+        *(dataclasses.replace(s, retrieve=False, tag_bytes=0) for s in segments),
+        encoding=FixedPoint(64, 0, 1.0),
+    )
+    session, hash_seed = rng.bytes(16).hex(), rng.bytes(32).hex()
+    return dataclasses.replace(plan, payload="masks", session=session, hash_seed=hash_seed)
 
 
 def random_part(rng: Rng, plan: Plan, segment: TreeSegment, wanted: Any) -> SegmentUpdate:

@@ -28,6 +28,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.noise import KeyedNoise
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.union import mask_update
 from torchfsl.submodel.halves import heard
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
@@ -78,7 +79,7 @@ class Pair:
     """One plan at two servers of each implementation, which get equal coins and must say the same.
 
     `compared` counts the byte strings and numbers that were. `spoiled` is a step and a place: one
-    byte of what server 0 is told in this step.
+    byte of what server 0 is told in this step, from the end if the place is negative.
     """
 
     def __init__(self, spec: ModuleType, plan: Plan, seed: int) -> None:
@@ -161,8 +162,8 @@ class Pair:
             return
         folds = self.cross("agree", said)
         for b in (0, 1):
-            accepted = self.ours[b].verify(folds[1 - b])
-            self.same(self.theirs[b].verify(folds[1 - b]), tuple(accepted))
+            theirs, accepted = self.both("verify", b, folds[1 - b])
+            self.same(theirs, tuple(accepted))
         commits = [self.commit(b) for b in (0, 1)]
         if self.plan.noise_taps and self.rng.random() < 0.2:  # the next round has the same index
             for b in (0, 1):
@@ -185,7 +186,7 @@ class Pair:
     def both(self, step: str, b: int, told: bytes) -> tuple[Any, Any]:
         """A step of server `b` by both; `Ended` if both refuse what it is told."""
         if self.spoiled is not None and (step, b) == (self.spoiled[0], 0):
-            place = HEADER + self.spoiled[1]
+            place = (HEADER if self.spoiled[1] >= 0 else len(told)) + self.spoiled[1]
             told = told[:place] + bytes([told[place] ^ 1]) + told[place + 1 :]
         theirs, ours = (getattr(server[b], step) for server in (self.theirs, self.ours))
         try:
@@ -251,7 +252,9 @@ class Pair:
                 self.members[number] = member
         parts = [random_part(rng, plan, s, member.wanted.get(s.name)) for s in plan.segments]
         update = {s.name: part for s, part in zip(plan.segments, parts, strict=True)}
-        if plan.l2_bound or rng.random() < 0.3:
+        if plan.payload == "masks":
+            update = self.masks(update)
+        elif plan.l2_bound or rng.random() < 0.3:
             update = self.quantised(update)
         weight = int(rng.integers(1, plan.max_weight, endpoint=True))
         downloads, ends = bool(rng.random() < 0.7), str(rng.choice(ENDS, p=(0.7, 0.1, 0.1, 0.1)))
@@ -297,6 +300,15 @@ class Pair:
         ours = self.spec.quantise_update(self.own, as_own(raw), seed)
         assert self.spec.is_within(self.own, ours) or not self.plan.l2_bound
         self.same(as_own(theirs), ours)
+        return theirs
+
+    def masks(self, update: Update) -> Update:
+        """Masks at the positions of an update."""
+        wanted, seed = {name: part.positions for name, part in update.items()}, self.number
+        with Tape(seed).patched():
+            theirs = mask_update(self.plan, wanted)
+        asked = {name: rows.tolist() for name, rows in wanted.items()}
+        self.same(as_own(theirs), self.spec.mask_update(self.own, asked, Tape(seed).rand))
         return theirs
 
     def library_round(self, member: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 from tests.fsl.test_proofs import bounded, small
 from tests.security import test_audited_lies as lies
 from tests.security import test_audited_noise as noise_lies
-from tests.specification import audited, pages
+from tests.specification import audited, pages, rounds
 from tests.specification.rounds import Tape, with_given_ephemerals
 from tests.support.audited import audited_servers, reported, until_verified
 from tests.support.federation import mixed_plan
@@ -323,6 +324,22 @@ def test_two_signed_commitments_halt_the_other_server(spec: ModuleType) -> None:
             spec.hear_second(server, 1, parts, found.signed, signature)
     with pytest.raises(spec.Malformed):
         spec.hear_second(server, 1, parts, bytes(64), signature)
+
+
+SPOILED = [("agree", 0), ("agree", 31), ("verify", -1), ("verify", -32), ("hear_commit", 0),
+           ("hear_commit", 31), ("hear_commit", 32), ("reveal", 0), ("reveal", 63)]  # fmt: skip
+
+
+@pytest.mark.parametrize("spoiled", [*SPOILED, None], ids=str)
+def test_a_server_ends_the_round_for_a_false_coin_signature_or_pass(
+    spec: ModuleType, spoiled: tuple[str, int] | None
+) -> None:
+    pair = rounds.Pair(spec, audited.audited(PLANS["noise"]), 0)
+    pair.spoiled = spoiled
+    with contextlib.nullcontext() if spoiled is None else pytest.raises(rounds.Ended):
+        pair.round()
+    states = [pair.theirs[0].state.value, pair.ours[0].state]
+    assert states == ["idle", "idle"]
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])

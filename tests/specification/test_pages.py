@@ -175,7 +175,7 @@ def test_sums_that_no_reports_make_up_are_zero_as_at_the_library(spec: ModuleTyp
     for seed in range(60):
         rng = np.random.default_rng(seed)
         plan, clients = rounds.random_plan(rng), tuple(range(int(rng.integers(1, 4))))
-        own, first, second = spec.read_plan(plan.to_json()), b"", b""
+        own, first, second = audited.read(spec, plan), b"", b""
         for segment in own.with_trees + own.dense:
             most = len(clients) * plan.max_weight
             ends = [0, 1, 2, most, most * segment.q_max, 1 << 8 * segment.width - 1]
@@ -220,7 +220,7 @@ def test_the_root_of_many_rows_has_chunks_of_leaves(spec: ModuleType) -> None:
 
 def test_values_are_rounded_as_by_the_library(spec: ModuleType) -> None:
     rng, key = np.random.default_rng(0), bytes(range(16))
-    segment = spec.read_plan(rounds.random_plan(rng).to_json()).segments[0]
+    segment = audited.read(spec, rounds.random_plan(rng)).segments[0]
     for rounding in ("nearest", "stochastic"):
         encoding = FixedPoint(32, 5, 4.1, rounding)
         segment.encoding = dataclasses.asdict(encoding)
