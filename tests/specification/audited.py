@@ -90,10 +90,11 @@ class Judges:
 
     def outcome(self, b: int, data: bytes) -> str:
         """The step that both auditors name, or how both refuse."""
-        found, own = None, None
+        found: Any = None
+        own: Any = None
         try:
             found = self.theirs[b].replay(data, self.offered[b])
-            said = found.step
+            said = str(found.step)
         except ProtocolError as error:  # DecodeError is none
             said = f"refused: {error.code}"
         except Error:

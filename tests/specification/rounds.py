@@ -225,7 +225,9 @@ class Pair:
         """One server's commitment; both implementations draw its noise from one key."""
         salt, keyed = self.rng.bytes(48 if self.plan.opens_counts_first else 32), self.keyed[b]
         if self.judges is not None:
-            offered = self.theirs[b].audit.offered = self.judges.offer(b)
+            audit, offered = self.theirs[b].audit, self.judges.offer(b)
+            assert audit is not None
+            audit.offered = offered
             theirs = self.theirs[b].commit(salt=salt)
             return bytes(self.same(theirs, self.ours[b].commit(lambda *_: salt, offered)))
         keyed.begin(self.rng.bytes(16))
