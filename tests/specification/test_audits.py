@@ -325,7 +325,7 @@ def test_two_signed_commitments_halt_the_other_server(spec: ModuleType) -> None:
         spec.hear_second(server, 1, parts, bytes(64), signature)
 
 
-SPOILED = [("agree", 0), ("agree", 31), ("verify", -1), ("verify", -32), ("hear_commit", 0),
+SPOILED = [("agree", 0), ("agree", 31), ("verify", 0), ("verify", -1), ("hear_commit", 0),
            ("hear_commit", 31), ("hear_commit", 32), ("reveal", 0), ("reveal", 63)]  # fmt: skip
 
 
@@ -339,6 +339,76 @@ def test_a_server_ends_the_round_for_a_false_coin_signature_or_pass(
         pair.round()
     states = [pair.theirs[0].state.value, pair.ours[0].state]
     assert states == ["idle", "idle"]
+
+
+def correlated(spec: ModuleType) -> rounds.Pair:
+    """Both implementations after two rounds that have opened."""
+    pair = rounds.Pair(spec, audited.audited(PLANS["correlated"]), 4)
+    while pair.theirs[0].rounds_opened < 2:
+        pair.round()
+    return pair
+
+
+def test_a_server_refuses_a_noise_index_that_was_revealed_before(spec: ModuleType) -> None:
+    pair = correlated(spec)
+    state(pair, 1)  # that of the second round, which opened
+    with pytest.raises(rounds.Ended):
+        pair.round()
+    end(pair)
+    state(pair, 5)
+    pair.spoiled = "open", 0
+    with pytest.raises(rounds.Ended):
+        pair.round()
+    end(pair)
+    pair.spoiled = None
+    for index, is_refused in ((4, True), (5, False)):
+        state(pair, index)
+        with pytest.raises(rounds.Ended) if is_refused else contextlib.nullcontext():
+            pair.round()
+        end(pair)
+
+
+def state(pair: rounds.Pair, index: int) -> None:
+    """Let server 1 state this index in the next round."""
+    pair.theirs[1].rounds_opened = pair.ours[1].rounds_opened = index
+
+
+def end(pair: rounds.Pair) -> None:
+    """End the round at servers that have not ended it yet."""
+    for theirs, ours in zip(pair.theirs, pair.ours, strict=True):
+        theirs.abandon_round()
+        ours.end([])
+
+
+def test_noise_that_an_auditor_lost_never_counts_again(spec: ModuleType) -> None:
+    pair = correlated(spec)
+    assert pair.judges is not None
+    for theirs, ours in zip(pair.judges.theirs, pair.judges.ours, strict=True):
+        assert theirs.noise is not None
+        theirs.noise.forget(1)
+        lost = ours.added.pop(1)
+    pair.round()
+    assert 1 not in pair.ours[0].added
+    assert lost
+    while pair.theirs[0].rounds_opened < 4:
+        pair.round()
+
+
+def test_a_server_that_lost_noise_which_it_has_stated_ends_the_round(spec: ModuleType) -> None:
+    pair = correlated(spec)
+    commit = pair.commit
+
+    def without_noise(b: int) -> bytes:
+        assert pair.theirs[b].noise is not None
+        pair.theirs[b].noise.forget(1)
+        del pair.ours[b].added[1]
+        with pytest.raises(spec.Unopened):
+            pair.ours[b].commit(lambda *_: bytes(32), [1, 2, 3, 4, 5, 6, 7, 8, 9])
+        return commit(b)
+
+    pair.commit = without_noise  # type: ignore[method-assign]
+    with pytest.raises(ProtocolError, match="which is not here"):
+        pair.round()
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
