@@ -239,6 +239,7 @@ FORGED: dict[str, tuple[Change, str]] = {
     ),
     "too few pass": (lambda spec, p: placed(p, 5, p[5][:64] + b"x" * 48 + p[5][112:]), "set"),
     "a report is shown twice": (lambda spec, p: [*p, p[-1]], "no transcript"),
+    "a salt of another length": (lambda spec, p: placed(p, 8, p[8] + b"x"), "no transcript"),
     "a report is left out": (lambda spec, p: p[:-1], "report"),
     "reports in another order": (lambda spec, p: [*p[:9], p[-1], *p[9:-1]], "report"),
 }
@@ -251,6 +252,28 @@ def test_lies_about_lists(spec: ModuleType, how: str) -> None:
     change, expected = FORGED[how]
     forger.pieces = change(spec, forger.pieces)
     assert game.judges.outcome(LIAR, forger.data()) == expected
+
+
+def test_badly_encoded_trees_are_no_transcript(spec: ModuleType) -> None:
+    """A bit behind the further bits of a group, in early trees and in late ones."""
+    game = Round(spec, PLANS["mixed"])
+    honest = game.shown()[LIAR]
+    assert game.own.early
+    assert game.own.late
+    start, places = 96, []
+    for segment in game.own.early + game.own.late:
+        for group in segment.groups:
+            levels = group.num_trees * group.depth
+            if levels % 8:
+                places.append(start + 16 * levels + levels // 8)
+            start += group.size
+    for place in places:
+        forger = Forger(spec, game.own, honest)
+        report = bytearray(forger.pieces[9])
+        report[place] ^= 0x80
+        forger.pieces[9] = bytes(report)
+        assert game.judges.outcome(LIAR, forger.data()) == "no transcript"
+    assert len(places) > 1
 
 
 @pytest.mark.parametrize("name", ["noise", "session", "few", "correlated"])
@@ -325,7 +348,7 @@ def test_two_signed_commitments_halt_the_other_server(spec: ModuleType) -> None:
         spec.hear_second(server, 1, parts, bytes(64), signature)
 
 
-SPOILED = [("agree", 0), ("agree", 31), ("verify", 0), ("verify", -1), ("hear_commit", 0),
+SPOILED = [("agree", 0), ("agree", 31), ("verify", -1), ("verify", -32), ("hear_commit", 0),
            ("hear_commit", 31), ("hear_commit", 32), ("reveal", 0), ("reveal", 63)]  # fmt: skip
 
 
@@ -339,6 +362,18 @@ def test_a_server_ends_the_round_for_a_false_coin_signature_or_pass(
         pair.round()
     states = [pair.theirs[0].state.value, pair.ours[0].state]
     assert states == ["idle", "idle"]
+
+
+def test_noise_follows_from_the_agreed_set_if_a_report_fails(spec: ModuleType) -> None:
+    """Server 0 hears another verdict on the first client: it commits to the sum of the others."""
+    plan = dataclasses.replace(PLANS["noise"], min_clients=1, max_clients=5)
+    pair = rounds.Pair(spec, audited.audited(plan), 1)
+    pair.spoiled = "verify", 0
+    with pytest.raises(rounds.Ended):  # the records differ
+        pair.round()
+    server = pair.ours[0]
+    assert 0 < len(server.accepted) < len(server.agreed)
+    assert server.said[64:96]
 
 
 def correlated(spec: ModuleType) -> rounds.Pair:
