@@ -376,12 +376,32 @@ def test_noise_follows_from_the_agreed_set_if_a_report_fails(spec: ModuleType) -
     assert server.said[64:96]
 
 
-def correlated(spec: ModuleType) -> rounds.Pair:
-    """Both implementations after two rounds that have opened."""
-    pair = rounds.Pair(spec, audited.audited(PLANS["correlated"]), 4)
-    while pair.theirs[0].rounds_opened < 2:
+def test_trees_of_a_session_are_checked_in_each_round(spec: ModuleType) -> None:
+    plan = dataclasses.replace(PLANS["session"], max_clients=7)  # all six clients come
+    pair, seen, again = rounds.Pair(spec, audited.audited(plan), 3), set(), 0
+    server = pair.ours[0]
+    for _ in range(2):
+        server.agreed, server.folds = {}, []
+        pair.round()
+        for client, fold in zip(server.agreed, server.folds, strict=True):
+            assert fold != bytes(16)
+            again += client in seen
+            seen.add(client)
+    assert again
+
+
+def correlated(spec: ModuleType, count: int = 2, **options: Any) -> rounds.Pair:
+    """Both implementations after so many rounds that have opened."""
+    plan = dataclasses.replace(PLANS["correlated"], **options)
+    pair = rounds.Pair(spec, audited.audited(plan), 4)
+    while pair.theirs[0].rounds_opened < count:
         pair.round()
     return pair
+
+
+def test_a_round_whose_tap_is_zero_is_not_stated(spec: ModuleType) -> None:
+    pair = correlated(spec, 3, noise_taps=(16, 0, 6))
+    assert pair.ours[0].past() == [spec.NO_ROUND, pair.ours[0].rounds[1]]
 
 
 def test_a_server_refuses_a_noise_index_that_was_revealed_before(spec: ModuleType) -> None:
@@ -425,7 +445,7 @@ def test_noise_that_an_auditor_lost_never_counts_again(spec: ModuleType) -> None
     pair.round()
     assert 1 not in pair.ours[0].added
     assert lost
-    while pair.theirs[0].rounds_opened < 4:
+    while pair.theirs[0].rounds_opened < 5:  # a slot more than there are taps
         pair.round()
 
 
@@ -434,8 +454,9 @@ def test_a_server_that_lost_noise_which_it_has_stated_ends_the_round(spec: Modul
     commit = pair.commit
 
     def without_noise(b: int) -> bytes:
-        assert pair.theirs[b].noise is not None
-        pair.theirs[b].noise.forget(1)
+        noise = pair.theirs[b].noise
+        assert noise is not None
+        noise.forget(1)
         del pair.ours[b].added[1]
         with pytest.raises(spec.Unopened):
             pair.ours[b].commit(lambda *_: bytes(32), [1, 2, 3, 4, 5, 6, 7, 8, 9])
