@@ -18,6 +18,7 @@ from tests.support.federation import make_plan, make_segment
 from torchfsl.crypto import kdf
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError
+from torchfsl.fsl.client.report import _by_weight
 from torchfsl.fsl.dpf import checks as library_checks
 from torchfsl.fsl.dpf.trees import decode_groups
 from torchfsl.fsl.messages import Kind
@@ -25,9 +26,10 @@ from torchfsl.fsl.plan import coin
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.commitments import RowCommitments
-from torchfsl.fsl.server.opening import decode_shares
+from torchfsl.fsl.server.opening import Opening, decode_shares
 from torchfsl.submodel import halves
 from torchfsl.submodel.bins import PublicBins
+from torchfsl.submodel.update import SegmentUpdate
 
 PAGES = {path.stem: path.read_text() for path in pages.FOLDER.glob("*.md")}
 
@@ -130,6 +132,41 @@ def test_altered_plans_are_refused_by_both_or_by_none(spec: ModuleType) -> None:
     assert len(rules) > 30, sorted(rules)
 
 
+def rules_of_changes(spec: ModuleType, text: str, changes: list[dict[str, Any]]) -> list[str]:
+    """The rule that each change of a plan breaks, empty if it is accepted; the library agrees."""
+    rules = []
+    for change in changes:
+        other = spec.canonical({**json.loads(text), **change})
+        ours, rule = digest_of(spec.read_plan, spec.Malformed, other)
+        theirs, why = digest_of(Plan.from_json, DecodeError, other)
+        assert ours == theirs, (change, rule, why)
+        rules.append(rule.removeprefix("plan, rule "))
+    return rules
+
+
+def test_unions_are_accepted_by_both_or_by_none(spec: ModuleType) -> None:
+    wide = FixedPoint(64, 0, 9.0)
+    segments = [make_segment("s", "scalars", (9,), k_max=2, theta=3)]
+    segments += [
+        make_segment("d", "dense", (2,)),
+        make_segment("b", "blocks", (9,), binned=True, k_max=2),
+    ]
+    segments += [make_segment("r", "rows", (9, 1), k_max=2, retrieve=True)]
+    plan = dataclasses.replace(make_plan(segments[0], encoding=wide), payload="masks")
+    parts = json.loads(make_plan(*segments, encoding=wide).to_json())["segments"]
+    narrow = {**json.loads(plan.to_json())["encoding"], "ring_bits": 32}
+    changes: list[dict[str, Any]] = [
+        {}, {"payload": "mask"}, {"payload": []}, {"encoding": narrow}, {"lane": "count"},
+        {"segments": [{**parts[0], "encoding": narrow}]}, {"l2_bound": 9}, {"max_epochs": 2},
+        *({"segments": [parts[0], part]} for part in parts[1:]), {"max_rounds": 3},
+        {"segments": [{**parts[0], "encoding": json.loads(plan.to_json())["encoding"]}],
+         "encoding": narrow},
+    ]  # fmt: skip
+    rules = rules_of_changes(spec, plan.to_json(), changes)
+    assert {"", "77", "78", "79", "80"} == set(rules)
+    assert rules.count("") == 3
+
+
 def of_wrong_types() -> Iterator[tuple[str, str]]:
     """Names of fields and the plans in which they have another type, or a number to shift by."""
     text = make_plan(make_segment("s", "scalars", (9,), k_max=2)).to_json()
@@ -208,6 +245,41 @@ def test_long_digests_are_made_of_chunks(spec: ModuleType) -> None:
         data = np.random.default_rng(size).bytes(size)
         theirs = kdf.digest(b"torchfsl share", b"a", pieces=[data[:7], data[7:]])
         assert spec.digest_long(b"share", b"a", data) == theirs
+
+
+@pytest.mark.parametrize("lane_sigma", [0, 3])
+def test_counts_are_kept_up_to_what_clients_add_up_to(spec: ModuleType, lane_sigma: int) -> None:
+    noise: Any = {"l2_bound": 9, "noise_sigma": 1} if lane_sigma else {}
+    for bits in (16, 64, 128):
+        segments = make_segment("s", "scalars", (14,), k_max=2), make_segment("d", "dense", (2,))
+        plan = make_plan(*segments, lane="count", encoding=FixedPoint(bits, 0, 1.0))
+        plan = dataclasses.replace(plan, min_contributors=2, lane_sigma=lane_sigma, **noise)
+        own, width = spec.read_plan(plan.to_json()), bits // 8
+        tail = spec.noise_tail(lane_sigma, 1.0)
+        ends = [0, 1, 2, 3, 4, -1, -2, 2 + tail, 3 + tail, 4 + tail, 1 << bits - 1, 2 - (1 << bits)]
+        counts = [spec.packed([count], width) for count in [*ends, 2, 3]] + [b""]
+        masks = [spec.packed([7 * x], width) for x in range(14)] + [b""]
+        pairs = [
+            (spec.integer(c) - spec.integer(m), len(c)) for c, m in zip(counts, masks, strict=True)
+        ]
+        left = [spec.packed([part] * (size > 0), size) for part, size in pairs]
+        rows = [bytes(size) for size in [width] * 14 + [2 * width]]
+        opening = Opening(plan, 0)
+        opening.accepted = dict.fromkeys((1, 5, 9))  # type: ignore[assignment]
+        opening.share = spec.joined(left, rows)
+        opening._count_out(b"".join(masks))
+        is_kept = spec.kept_rows(own, left, masks, [1, 5, 9])
+        assert is_kept == [*opening._kept["s"].tolist(), True]
+        assert is_kept[:5] == [False, False, True, True, lane_sigma > 0]
+
+
+def test_late_trees_are_in_the_order_of_the_library(spec: ModuleType) -> None:
+    """Masks are so large that sums of magnitudes leave 64 bits."""
+    rng, ends = np.random.default_rng(0), [-(1 << 63), (1 << 63) - 1, 1 << 62, -(1 << 62), 0, 1]
+    for _ in range(40):
+        values = rng.choice(ends, (6, int(rng.integers(1, 4))))
+        theirs = _by_weight(SegmentUpdate(np.arange(6), values)).positions.tolist()
+        assert spec.late_order(dict(enumerate(values.tolist()))) == theirs
 
 
 def test_the_root_of_many_rows_has_chunks_of_leaves(spec: ModuleType) -> None:
