@@ -44,7 +44,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "lane_sigma": "the same in a lane",
         "max_participations": "most opened rounds with a report of one client, 0 for any number",
         "min_separation": "fewest opened rounds from one report of a client to its next",
-        "noise_taps": "taps of [correlated noise](noise.md#correlated-noise), none for independent noise",
+        "noise_taps": "of [correlated noise](noise.md#correlated-noise), none for fresh noise",
         "clip": "`whole`, `clip` or `normalise`: how a client keeps the bound",
         "sum_bound": "whether servers bound the norm of the sums",
         "hash_seed": "32 bytes in lower-case hex, see [below](#hash-seed)",

@@ -62,9 +62,15 @@ def test_the_blocks_import_nothing_of_the_library() -> None:
 
 
 def test_every_file_of_vectors_is_read_here_or_named_as_left_out() -> None:
-    here = Path(__file__).read_text()
+    here = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     for path in FOLDER.glob("*.json"):
         assert path.name in OTHERS or f'"{path.stem}"' in here, path.name
+
+
+def test_the_page_lists_every_file() -> None:
+    page = (pages.FOLDER / "vectors.md").read_text()
+    for path in FOLDER.rglob("*.json"):
+        assert f"`{path.relative_to(FOLDER).as_posix()}`" in page, path.name
 
 
 def test_labels_keys_digests_and_streams(spec: ModuleType) -> None:
