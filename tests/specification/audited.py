@@ -24,7 +24,7 @@ from torchfsl.fsl.plan.plan import Plan
 
 RAW = tuple(bytes([number]) * 32 for number in range(1, 5))
 """Private keys of server 0, server 1, and their auditors, as the blocks take them."""
-_RULE = r'need\((\d+), plan.audit == "none" or plan.proofs == "norm"\)'
+_RULE = r'need\((\d+), plan.audit != "open" or plan.proofs == "norm"\)'
 (WITHOUT_PROOFS,) = map(int, re.findall(_RULE, (pages.FOLDER / "plan.md").read_text()))
 """The rule that an audit needs proofs of the norm."""
 
