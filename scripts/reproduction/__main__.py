@@ -123,6 +123,7 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
         "a query of Tiny ImageNet's networks, random weights",
         lambda _: privhfl_costs.tiny(),
     ),
+    "privhfl-steps": ("sharing and aggregating a query", lambda _: privhfl_costs.steps()),
     "privhfl-batches": ("a query in batches up to 64", lambda _: privhfl_costs.batches()),
     "sesa-speed": (
         "rounds of SESA and FedRolex, each at its best rate",
