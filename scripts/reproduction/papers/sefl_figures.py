@@ -10,7 +10,6 @@ import numpy as np
 from scripts.reproduction.markdown import mean, seconds
 from scripts.reproduction.results import Figures
 
-
 BLOCKS: Final = ("4", "8", "16", "32")
 
 
