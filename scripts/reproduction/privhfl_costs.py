@@ -39,8 +39,10 @@ TINY: dict[str, tuple[int, ...]] = {
     "ResNet-18": (2, 2, 2, 2),
 }
 """Residual blocks by stage; of Tiny ImageNet, with random weights."""
-LARGE = (16, 32, 64)
-"""Batches of figure 8 that are dealt in parts."""
+FIGURE8 = (1, 4, 8, 16, 32, 64)
+"""Batches of figure 8 and table 2, of which those from 16 on are dealt in parts."""
+REPEATS = 3
+"""Batches, of which the quickest counts: others work on the same processor."""
 
 MNIST_BATCHES = (128, 256, 512, 1024, 2048)
 PARTIES = ("querying", "answering", "server")
@@ -84,13 +86,15 @@ def tiny() -> dict[str, Any]:
 
 
 def batches() -> dict[str, Any]:
-    """A query in large batches, by network; and the most memory that the process has held."""
+    """A query by batch and network; and the most memory that the process has held."""
     _alone()
     networks: dict[str, Any] = {}
     for name, build in CIFAR.items():
         torch.manual_seed(0)
         module = build().eval()
-        networks[name] = {str(batch): cost(module, (3, 32, 32), batch, "tables") for batch in LARGE}
+        networks[name] = {
+            str(batch): cost(module, (3, 32, 32), batch, "tables") for batch in FIGURE8
+        }
     peak = bench_measure.peak_memory_bytes()
     environment = bench_measure.environment()
     return {"environment": environment, "networks": networks, "peak_memory_bytes": peak}
@@ -167,7 +171,7 @@ def _alone() -> None:
 def cost(
     module: nn.Module, shape: tuple[int, int, int], batch: int, comparison: str
 ) -> dict[str, Any]:
-    """One batch by the protocol, after one that warms up; bytes and seconds of a query."""
+    """The quickest of some batches by the protocol; bytes and seconds of a query."""
     one = {"batch": batch, "comparison": comparison, "max_answering": 1, "min_answering": 1}
     plan = make_plan({1: module, 2: module}, shape, **one)
     querying = Querying(plan)
@@ -175,8 +179,8 @@ def cost(
     images = torch.randn(batch, *shape, generator=generator)
     querying.load(1, module, images)
     first = querying.ask(2, [1], images, iteration=0)
-    found = querying.ask(2, [1], images, iteration=1)
-    sent = found.cost
+    again = [querying.ask(2, [1], images, iteration=1 + n).cost for n in range(REPEATS)]
+    sent = min(again, key=lambda one: sum(one.seconds.values()))
     result: dict[str, Any] = {
         "seconds": {party: sent.seconds[party] / batch for party in PARTIES},
         "offline_bytes": sent.phase_bytes("offline") / batch,

@@ -68,7 +68,13 @@ def _costs(records: Figures) -> Figures:
         ours = cell["ours"] if cell["mechanism"] == "cuckoo" else "no table"
         largest.setdefault(str(cell["percent"]), []).append(str(ours))
     uploads: dict[str, dict[str, str]] = {}
-    for cell in records["table6"]["cells"]:
+    cells6 = records["table6"]["cells"]
+    ratios = [cell["l128_bytes"] / MIB / cell["paper_formula_mib"] - 1 for cell in cells6]
+    rates = {
+        cell["percent"]: 100 * cell["l128_bytes"] / cell["dense_l128_bytes"] / cell["percent"]
+        for cell in cells6 if cell["log2_m"] == 20
+    }  # fmt: skip
+    for cell in cells6:
         own = uploads.setdefault(str(cell["log2_m"]), {})
         own[str(cell["percent"])] = f"{cell['l128_bytes'] / MIB:.4g}"
         own[f"{cell['percent']} check"] = f"{cell['l128_check_bytes'] / MIB:.4g}"
@@ -87,6 +93,8 @@ def _costs(records: Figures) -> Figures:
         "bins": bins,
         "largest_bins": {percent: ", ".join(cells) for percent, cells in largest.items()},
         "uploads": uploads,
+        "against_formula": f"{100 * min(ratios):+.1f} to {100 * max(ratios):+.1f} %",
+        "own_rate": ", ".join(f"{rates[percent]:.2f}" for percent in sorted(rates)),
         "correlation": float(np.corrcoef(client, range(len(client)))[0, 1]),
         "spread": max(server) / min(server),
         "large": large,
@@ -164,7 +172,6 @@ def _sesa(records: Figures) -> Figures:
     def by_width(read: Callable[[Figures], float]) -> str:
         return " / ".join(size(read(own)) for own in widths.values())
 
-    runs = [run for of in found["accuracy"].values() for run in of.values()]
     widest = next(iter(widths.values()))["phases"]
     own = found["costs"]["MLP"]["sesa"]
     per_client = own["cpu_seconds"] * (1 - own["server_share"]) / found["costs"]["MLP"]["clients"]
@@ -174,11 +181,8 @@ def _sesa(records: Figures) -> Figures:
             "masked": by_width(lambda own: own["phases"]["masked"]),
             "online": f"{size(widest['masked'])} + {size(widest['answer'])}",
             "shares": size(widest["shares"]),
-            "survivors": size(widest["survivors"]),
-        },
-        "sesa_exact": {
-            "rounds": sum(run["exact_rounds"] for run in runs),
-            "of": sum(run["rounds"] for run in runs),
+            **{name: size(widest[name]) for name in ("survivors", "relay", "model")},
+            "download": size(next(iter(widths.values()))["download"]),
         },
         "sesa_seconds": seconds(per_client),
     }
@@ -193,7 +197,11 @@ def _sesa_speed(records: Figures) -> Figures:
             "last": mean([100 * curve[-1][1] for curve in curves], 1) + " %",
             "to90": ", ".join("never" if n is None else str(n) for n in reached),
         }
-    return {"speed": speed}
+    trials = {
+        name: {rate: f"{100 * value:.1f} %" for rate, value in of.items()}
+        for name, of in records["sesa-speed"]["trials"].items()
+    }
+    return {"speed": speed, "trials": trials}
 
 
 def _sesa_writers(records: Figures) -> Figures:

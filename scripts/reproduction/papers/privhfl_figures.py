@@ -31,10 +31,10 @@ def _privhfl(records: Figures) -> Figures:
         names = [f"cifar10-{label}" + ("" if f == 1 else f"-C{f:g}") for f in (0.6, 0.8, 1)]
         if key == "baseline":
             return _percent(_runs(cells[names[2]]), "baseline")
+        if names[2] not in cells:
+            return ""
         texts = [_percent(_runs(cells[n]), "accuracy") if n in cells else "-" for n in names]
-        gain = (
-            f" (gain {_percent(_runs(cells[names[2]]), 'gain', '+')})" if names[2] in cells else ""
-        )
+        gain = f" (gain {_percent(_runs(cells[names[2]]), 'gain', '+')})"
         return ", ".join(texts) + gain
 
     lambdas = {}
@@ -69,8 +69,8 @@ def _privhfl(records: Figures) -> Figures:
             f"{number}: {_percent(_runs(cells[f'mnist-samples-{number}']), 'accuracy')}"
             for number in privhfl_cells.PRIVATE["mnist"]
         ),
-        "table1": {key: table1(key) for key in
-                   ("baseline", *privhfl_paper.ACCURACY["CIFAR-10"])},
+        "table1": {key: text for key in ("baseline", *privhfl_paper.ACCURACY["CIFAR-10"])
+                   if (text := table1(key))},
         "lambda5": lambdas,
         "lambda_spread": f"{max(spread) - min(spread):.1f} points",
         **_samples_cifar10(cells),
@@ -81,6 +81,49 @@ def _privhfl(records: Figures) -> Figures:
         "secure": {"cifar10": f"{cells['cifar10-secure']['seeds']['0']['predictions']:,} "
                    "predictions"},
     }  # fmt: skip
+
+
+def _differences(records: Figures) -> Figures:
+    """Gains against each other: by answering clients, queries, networks and iterations."""
+    del records
+    cells = privhfl_cells.read_cells()
+
+    def more(name: str, other: str) -> str:
+        """Over the seeds that both have."""
+        own, less = cells[name]["seeds"], cells[other]["seeds"]
+        seeds = sorted(set(own) & set(less))
+        return mean([100 * (own[s]["gain"] - less[s]["gain"]) for s in seeds], 1, "+")
+
+    numbers = [n for n in (10_000, 7500, 5000) if f"cifar10-mixup-{n}" in cells]
+    return {
+        "by_fraction": more("cifar10-mixup-2500", "cifar10-mixup-2500-C0.6"),
+        "most": f"{numbers[0]:,}",
+        "over2500": more(f"cifar10-mixup-{numbers[0]}", "cifar10-mixup-2500"),
+        "most_gain": _percent(_runs(cells[f"cifar10-mixup-{numbers[0]}"]), "gain", "+"),
+        "figure6": {
+            network: f"private {private}, mixup {mixup}"
+            for (network, private), mixup in zip(
+                _by_network(cells["cifar10-private"]).items(),
+                _by_network(cells["cifar10-mixup-5000"]).values(),
+                strict=True,
+            )
+        },
+        "iterations": ", ".join(
+            f"{100 * gain:+.1f}"
+            for gain in _runs(cells["mnist-iterations-3"])[0]["gain_by_iteration"]
+        ),
+    }
+
+
+def _by_network(cell: Figures) -> dict[str, str]:
+    """Mean gain of each architecture over clients and seeds."""
+    gains: dict[str, list[float]] = {}
+    for run in _runs(cell):
+        for name, before, after in zip(
+            run["architectures"], run["baselines"], run["accuracies"], strict=True
+        ):
+            gains.setdefault(_network(name), []).append(100 * (after - before))
+    return {name: f"{sum(own) / len(own):+.1f}" for name, own in gains.items()}
 
 
 def _alpha_cifar10(cells: Figures) -> dict[str, str]:
@@ -117,9 +160,6 @@ def _spent(query: Figures) -> float:
 def _privhfl_costs(records: Figures) -> Figures:
     networks, mnist = records["privhfl-costs"]["networks"], records["privhfl-costs"]["mnist"]
     single = {name: networks[name]["tables"]["1"] for name in NETWORKS}
-    best = {
-        name: _spent(own["tables"][max(own["tables"], key=int)]) for name, own in networks.items()
-    }
 
     def megabytes(query: Figures) -> float:
         return float(query["offline_bytes"] + query["online_bytes"]) / 1e6
@@ -146,10 +186,6 @@ def _privhfl_costs(records: Figures) -> Figures:
         "prediction": "; ".join(
             f"{_spent(q):.3f} s, {megabytes(q):.1f} MB" for q in single.values()
         ),
-        "queries": {
-            name: ", ".join(f"{number * spent:,.0f}" for number in (1000, 2500, 5000)) + " s"
-            for name, spent in best.items()
-        },
         "less": less,
         "mnist4": {
             name: ", ".join(f"{spent:.2f}" for spent in of.values()) + " s"
@@ -159,22 +195,44 @@ def _privhfl_costs(records: Figures) -> Figures:
     }
 
 
-def _privhfl_more(records: Figures) -> Figures:
-    """Tiny ImageNet's networks, and batches up to 64 that are dealt in parts."""
-    found: Figures = {}
-    if "privhfl-tiny" in records:
-        tiny = {n: _spent(query) for n, query in records["privhfl-tiny"]["networks"].items()}
-        found["queries"] = {
-            **_privhfl_costs(records)["queries"],
-            **{n: f"{1000 * spent:,.0f}, {2500 * spent:,.0f} s" for n, spent in tiny.items()},
-        }
-    if "privhfl-batches" in records:
-        found["batches8"] = "; ".join(
-            f"{name}: " + ", ".join(f"{b}: {_spent(query):.3f}" for b, query in own.items())
-            for name, own in records["privhfl-batches"]["networks"].items()
-        )
-    return found
+def _many(spent: float, numbers: tuple[int, ...], digits: int) -> str:
+    """Seconds of so many queries."""
+    return ", ".join(f"{number * spent:,.{digits}f}" for number in numbers) + " s"
 
 
-GROUPS: Final = (_privhfl, _privhfl_costs, _privhfl_more)
+def _covered(records: Figures) -> Figures:
+    clients = records["privhfl-features"]["clients"]
+    texts = [
+        f"{_network(name)} " + ", ".join(f"{100 * share:.0f} %" for share in own.values())
+        for name, own in clients.items()
+    ]
+    return {"covered": ". ".join(texts)}
+
+
+def _table2(records: Figures) -> Figures:
+    """Table 2 and figure 8: queries by network and batch, and the two steps around them."""
+    batches, tiny = records["privhfl-batches"]["networks"], records["privhfl-tiny"]["networks"]
+    steps = records["privhfl-steps"]["steps"]
+    numbers = {"CIFAR-10": (1000, 2500, 5000), "Tiny ImageNet": (1000, 2500)}
+    return {
+        "queries": {
+            **{
+                name: _many(_spent(own["8"]), numbers["CIFAR-10"], 0)
+                for name, own in batches.items()
+            },
+            **{name: _many(_spent(own), numbers["Tiny ImageNet"], 0) for name, own in tiny.items()},
+        },
+        "steps": {
+            f"{data} {step}": _many(spent, numbers[data], 2)
+            for data, of in steps.items()
+            for step, spent in of.items()
+        },
+        "batches8": ". ".join(
+            f"{name}: " + ", ".join(f"{b} {_spent(query):.3f}" for b, query in own.items())
+            for name, own in batches.items()
+        ),
+    }
+
+
+GROUPS: Final = (_privhfl, _differences, _privhfl_costs, _table2, _covered)
 """Functions of all records, each with names that rows may use."""
