@@ -33,7 +33,7 @@ def _privhfl(records: Figures) -> Figures:
             return _percent(_runs(cells[names[2]]), "baseline")
         if names[2] not in cells:
             return ""
-        texts = [_percent(_runs(cells[n]), "accuracy") if n in cells else "-" for n in names]
+        texts = [_percent(_runs(cells[n]), "accuracy") if n in cells else "to run" for n in names]
         gain = f" (gain {_percent(_runs(cells[names[2]]), 'gain', '+')})"
         return ", ".join(texts) + gain
 
@@ -96,6 +96,16 @@ def _differences(records: Figures) -> Figures:
 
     numbers = [n for n in (10_000, 7500, 5000) if f"cifar10-mixup-{n}" in cells]
     return {
+        "against": {
+            name: more(*pair)
+            for name, pair in {
+                "margin": ("cifar10-select-margin", "cifar10-mixup-2500"),
+                "entropy": ("cifar10-select-entropy", "cifar10-mixup-2500"),
+                "k-centre": ("mnist-select-k-centre", "mnist-mixup-1000"),
+                "icd": ("mnist-select-icd", "mnist-mixup-1000"),
+                "logits": ("cifar10-mixup-2500", "cifar10-probabilities"),
+            }.items()
+        },
         "by_fraction": more("cifar10-mixup-2500", "cifar10-mixup-2500-C0.6"),
         "most": f"{numbers[0]:,}",
         "over2500": more(f"cifar10-mixup-{numbers[0]}", "cifar10-mixup-2500"),
