@@ -42,7 +42,7 @@ def features(data: Path | None) -> dict[str, Any]:
     }
 
 
-def of_client(settings: Settings, client: int) -> dict[str, float]:
+def of_client(settings: Settings, client: int) -> dict[str, dict[str, float]]:
     """Coverage by a client's own pictures, and by as many and by `EXPANDED` mixtures of them."""
     recipe, population = RECIPES[settings.task], load_population(settings)
     own, stream = population.clients[client], Stream(settings.seed, "privhfl features", client)
@@ -61,12 +61,15 @@ def of_client(settings: Settings, client: int) -> dict[str, float]:
     return found
 
 
-def coverage(sets: Mapping[str, Tensor], test: Tensor) -> dict[str, float]:
-    """Shares of test points in cells of a grid that hold a point of a set, in [0, 1].
+def coverage(sets: Mapping[str, Tensor], test: Tensor) -> dict[str, dict[str, float]]:
+    """Cells of a grid that hold a point, and the share of test points in these cells.
 
     Args:
         sets: by name float `[n, d]`.
         test: float `[n, d]`, points of pictures that nobody trained on.
+
+    Returns:
+        By name `cells`, of `GRID**2`, and `test`, in [0, 1].
     """
     every = torch.cat([*sets.values(), test]).double()
     middle = every.mean(dim=0)
@@ -81,7 +84,10 @@ def coverage(sets: Mapping[str, Tensor], test: Tensor) -> dict[str, float]:
 
     there = cells(test)
     return {
-        name: float(torch.isin(there, cells(points)).double().mean())
+        name: {
+            "cells": len(cells(points).unique()),
+            "test": float(torch.isin(there, cells(points)).double().mean()),
+        }
         for name, points in sets.items()
     }
 

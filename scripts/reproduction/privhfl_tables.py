@@ -353,12 +353,12 @@ def _by_batch(figures: Figures) -> Iterator[list[str]]:
 
 @table(
     "privhfl-features",
-    "cells with test pictures that hold a point | {private:,} own | {private:,} mixup | "
+    "cells with a point, test pictures in them | {private:,} own | {private:,} mixup | "
     "{expanded:,} mixup",
 )
 def _coverage(figures: Figures) -> Iterator[list[str]]:
     for name, own in figures["clients"].items():
-        yield [name, *(f"{100 * share:.1f} %" for share in own.values())]
+        yield [name, *(f"{one['cells']}, {100 * one['test']:.1f} %" for one in own.values())]
 
 
 @table("privhfl-table4", f" | {' | '.join(BATCHES)}", figures="privhfl-costs")

@@ -108,7 +108,7 @@ def test_coverage_counts_test_points_in_cells_of_the_set() -> None:
 
     corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     found = privhfl_features.coverage({"all": corners, "half": corners[:2]}, corners)
-    assert found == {"all": 1.0, "half": 0.5}
+    assert found == {"all": {"cells": 4, "test": 1.0}, "half": {"cells": 2, "test": 0.5}}
 
 
 def test_networks_of_tiny_imagenet_have_the_layers_of_their_names() -> None:

@@ -213,7 +213,8 @@ def _many(spent: float, numbers: tuple[int, ...], digits: int) -> str:
 def _covered(records: Figures) -> Figures:
     clients = records["privhfl-features"]["clients"]
     texts = [
-        f"{_network(name)} " + ", ".join(f"{100 * share:.0f} %" for share in own.values())
+        f"{_network(name)}: "
+        + ", ".join(f"{one['cells']} ({100 * one['test']:.0f} %)" for one in own.values())
         for name, own in clients.items()
     ]
     return {"covered": ". ".join(texts)}
