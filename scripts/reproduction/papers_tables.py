@@ -112,7 +112,8 @@ def _command_of_cell(name: str) -> str:
         run = max(cell["seeds"].values(), key=lambda one: one["date"])
         return f"`{markdown.command(run)}`, {run['date']}"
     task, _, label = name.partition("-")
-    table = "heterogeneity" if label.startswith("alpha") else "studies"
+    kinds = {"alpha": "heterogeneity", "mixup": "accuracy", "private": "accuracy"}
+    table = kinds.get(label.partition("-")[0], "studies")
     line = f"privhfl-{table} --dataset {task} --cell {label} --data DATA"
     return f"`scripts/reproduce {line}`"
 

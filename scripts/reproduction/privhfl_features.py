@@ -66,7 +66,7 @@ def coverage(sets: Mapping[str, Tensor], test: Tensor) -> dict[str, dict[str, fl
 
     Args:
         sets: by name float `[n, d]`.
-        test: float `[n, d]`, points of pictures that nobody trained on.
+        test: float `[n, d]`, points of pictures that no client trained on.
 
     Returns:
         By name `cells`, of `GRID**2`, and `test`, in [0, 1].
@@ -93,7 +93,7 @@ def coverage(sets: Mapping[str, Tensor], test: Tensor) -> dict[str, dict[str, fl
 
 
 def _features(model: nn.Module, images: Tensor) -> Tensor:
-    """What the last layer reads, `[n, d]`."""
+    """The input of the last layer, `[n, d]`."""
     model.eval()
     layers = model.get_submodule("features")
     with torch.no_grad():
