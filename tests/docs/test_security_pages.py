@@ -31,7 +31,7 @@ PAGES = [
     *(
         ROOT / "docs" / folder / f"{name}.md"
         for name in ("sesa", "sefl", "privhfl")
-        for folder in ("", "research")
+        for folder in ("", "specification")
     ),
 ]
 
