@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 
 import numpy as np
@@ -19,8 +21,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("torchfsl")
+os.environ["HF_HUB_OFFLINE"] = "1"  # before datasets reads it, which asks five times otherwise
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a job in the background, whose programs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would not end by Ctrl-C either
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collection passes over what collecting made: ten thousand tests, a second a time."""
+    gc.freeze()
 
 
 @pytest.fixture

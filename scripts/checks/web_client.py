@@ -62,7 +62,7 @@ def counts(names: list[str], tools: str) -> Iterator[Part]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names]
-        given = os.environ | {"PATH": tools}
+        given = os.environ | {"PATH": tools, "TORCHFSL_LONG": "1"}
         subprocess.run([*command, f"--junitxml={report}"], cwd=ROOT, env=given, check=False,
                        stdout=sys.stderr)  # fmt: skip
         cases = list(ElementTree.parse(report).iter("testcase"))  # noqa: S314

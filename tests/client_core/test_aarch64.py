@@ -11,10 +11,11 @@ import pytest
 
 from tests.client_core.test_fuzz import PLANS, run
 from tests.support.client_core import build
+from tests.support.points import only_long
 
 COMPILER = "aarch64-linux-gnu-g++"
 EMULATORS = ("qemu-aarch64", "qemu-aarch64-static")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, only_long]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""At how many points a test fails a write or kills a process."""
+"""What a test leaves to `scripts/checks/long.sh`, which sets TORCHFSL_LONG=1."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-STRIDE: Final = 1 if os.environ.get("TORCHFSL_LONG") else 3
-"""Each point with TORCHFSL_LONG=1, as `scripts/checks/long.sh` sets it, else one of three."""
+import pytest
+
+IS_LONG: Final = bool(os.environ.get("TORCHFSL_LONG"))
+STRIDE: Final = 1 if IS_LONG else 3
+"""Tests fail a write or kill a process at each point in the long run, else at one of three."""
+
+only_long: Final = pytest.mark.skipif(not IS_LONG, reason="scripts/checks/long.sh runs it")
+"""Mark of tests that take half a minute and test what rarely changes."""
 
 
 def points_of(writes: Sequence[str]) -> list[int]:

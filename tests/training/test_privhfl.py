@@ -468,7 +468,6 @@ def test_the_command_refuses_in_one_line(
     line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     arguments = line.split()
     if "--resume" not in arguments:
         arguments += ["--out", str(tmp_path / "run")]

@@ -13,6 +13,7 @@ import torch
 from torchfsl.errors import ParameterError
 from torchfsl.federation.federated import Federated
 from torchfsl.federation.local_servers import LocalServers
+from torchfsl.federation.planning import LANES, Planner
 from torchfsl.federation.results import SimulationResult
 from torchfsl.fsl.plan.plan import Plan
 
@@ -90,7 +91,25 @@ def take_plan(fed: Federated, checkpoint: Mapping[str, Any] | None) -> None:
                 "that plan, or start without resume=, which is another task with its own budget",
                 code="another-task",
             )
+        if own is None and (other := _first_difference(fed.planner, plan)):
+            raise ParameterError(
+                f"resume= was made with {other}: give Federated the same, or start without resume=",
+                code="another-task",
+            )
         fed.plan = plan
+
+
+def _first_difference(planner: Planner, plan: Plan) -> str:
+    """The first option of a Federated without a plan that a plan has otherwise; "" if none."""
+    options = planner.options
+    if planner.lane != plan.lane:
+        average = next(name for name, lane in LANES.items() if lane == plan.lane)
+        return f"average={average!r}, and this Federated has average={options['average']!r}"
+    for name, value in options.items():
+        had = getattr(plan, name, None)
+        if name != "min_clients" and value is not None and had is not None and value != had:
+            return f"{name}={had!r}, and this Federated has {name}={value!r}"
+    return ""
 
 
 def go_on(

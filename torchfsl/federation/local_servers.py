@@ -21,6 +21,7 @@ from torchfsl.federation.results import RoundResult, mean_loss
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.fsl.noise import BothServers
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.privacy import warn_if_unused
 from torchfsl.sefl.round import AggregatorAndKeyHolder
 from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.sesa.round import OneServer
@@ -128,6 +129,7 @@ class LocalServers:
             "number": self.number,
             "plan": self.plan.digest.hex(),
             "model": {name: torch.tensor(value) for name, value in model.state.items()},
+            "optimizer_kind": type(model.optimizer).__name__,
             "optimizer": {n: torch.tensor(value) for n, value in model.optimizer.state().items()},
             "privacy": {n: torch.tensor(value) for n, value in self._privacy.save().items()},
         }
@@ -136,7 +138,7 @@ class LocalServers:
         """Go on from a `state_dict`.
 
         Raises:
-            ParameterError: it is of another model.
+            ParameterError: it is of another model, or of another kind of optimizer.
             ProtocolError: a round is open.
         """
         if self._open is not None:
@@ -152,6 +154,13 @@ class LocalServers:
             )
         if any(set(model.state) != set(state["model"]) for model in self._home.models):
             raise ParameterError("expected the servers' state of this model, got another one's")
+        kind = type(self._home.model.optimizer).__name__
+        if (had := state.get("optimizer_kind", kind)) != kind:
+            raise ParameterError(
+                f"expected the state of {had}, these servers have {kind}: pass the "
+                "server_optimizer of the rounds before",
+                code="optimizer-state",
+            )
         self._privacy.load(noise)
         for model in self._home.models:
             for name, value in state["model"].items():
@@ -231,6 +240,7 @@ def make_servers(
         "torchfsl.optim.from_torch(make)"
     )
     expect_able(("build",), optimizer, "server_optimizer", remedy)
+    warn_if_unused(plan)
 
     def model() -> ServerModel:
         return ServerModel(state, optimizer.build(), source=source)

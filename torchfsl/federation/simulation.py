@@ -177,9 +177,12 @@ class _Simulation(Generic[Data]):
         if self.fed.planner.needs_rows:
             asked = [self.ids_of(one) for one in self.data.values()]
             changes["rows_per_client"] = self.fed.row_counts(asked).rows_per_client()
-        if self.weights:
-            most = self.fed.planner.options.get("max_weight") or max(self.weights.values())
-            changes |= {"average": "weight", "max_weight": most}
+        if self.weights and self.fed.planner.lane != "weight":
+            raise ParameterError(
+                f"weight= counts under average='weight', and this Federated has average="
+                f"{self.fed.planner.options['average']!r}: pass torchfsl.Federated(..., "
+                f"average='weight', max_weight={max(self.weights.values())})"
+            )
         self.fed.make_plan(**changes)
 
     def ids_of(self, data: Data) -> Any:

@@ -24,21 +24,20 @@ _BLOCK = 32
 _FRACTION = 0.05
 _SMALL = 1 << 16
 """Dense uploads below this many bytes are left alone."""
-_DELTA = 1e-6
-"""Of the guarantee that is printed; `privacy.guarantee` takes any."""
 _WORTH_IT = 0.5
 """Another policy is named where it costs less than this share of the chosen one."""
 
 
-def explain(plan: Plan, *, security: bool = False) -> str:
+def explain(plan: Plan, *, security: bool = False, delta: float = 1e-6) -> str:
     """The plan as a table, advice below it, and the totals of a client last.
 
     Args:
         plan: of two servers.
         security: whether the advantages of attackers follow.
+        delta: of the guarantee of the plan's noise, in (0, 1).
 
     Raises:
-        ParameterError: no plan.
+        ParameterError: no plan, or delta out of range.
     """
     expect_a(Plan, plan, "plan", "pass fed.plan, of torchfsl.Federated(...)")
     head = ("segment", "policy", "mechanism", "m", "tau", "k_max", "bins", "theta", "nu", "stash",
@@ -47,7 +46,7 @@ def explain(plan: Plan, *, security: bool = False) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     lines += [f"{s.name}: {text}" for s in plan.segments for text in _advice(plan, s)]
-    lines += [*_numbers(plan), *_costs(plan), *_bounded(plan), *_private(plan)]
+    lines += [*_numbers(plan), *_costs(plan), *_bounded(plan), *_private(plan, delta)]
     return "\n".join([*lines, *(advantage.lines(plan) if security else ())])
 
 
@@ -114,14 +113,14 @@ def _bounded(plan: Plan) -> list[str]:
     ]
 
 
-def _private(plan: Plan) -> list[str]:
+def _private(plan: Plan, delta: float) -> list[str]:
     """The guarantee of the noise, and its limits."""
     if not plan.noise_sigma:
         return []
     if not plan.max_rounds:
         return ["noise: max_rounds is 0, so no number of rounds bounds what all sums tell together"]
     try:
-        found = privacy.guarantee(plan, delta=_DELTA)
+        found = privacy.guarantee(plan, delta=delta)
     except ParameterError as error:
         return [f"noise of {plan.noise_sigma} units at each server: {error}"]
     limits = f"A client may be in all {found.rounds} rounds."
@@ -142,10 +141,10 @@ def _private(plan: Plan) -> list[str]:
     lost = f", above {most:.3g}, so the task learns next to nothing" if norm > most else ""
     return [
         f"Protects one client number over the whole task: epsilon {found.epsilon_server:.2f} at "
-        f"delta {_DELTA:g} against either server if the other adds its noise, and "
+        f"delta {delta:g} against either server if the other adds its noise, and "
         f"{found.epsilon_public:.2f} against everybody else, compared with zeros sent in the same "
-        f"rounds (with other data: {found.epsilon_replaced:.2f}). privacy.guarantee(plan, "
-        f"delta=...) gives it for another delta. {limits}",
+        f"rounds (with other data: {found.epsilon_replaced:.2f}). plan.explain(delta=...) "
+        f"gives it for another delta. {limits}",
         "Not hidden: who takes part, and when. Not protected: one person with several numbers; "
         "anybody, if both servers work together or leave out their noise.",
         f"Noise in a mean of {plan.max_clients} reports: {spread:.2g} times l2_bound on each "

@@ -16,13 +16,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, expect_a
 from torchfsl.fsl import sampled_blocks as accountant_of_blocks
 from torchfsl.fsl import sampled_gaussian
 from torchfsl.fsl.noise import lanes as lanes_of
@@ -31,13 +32,15 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel import taps as correlation
 from torchfsl.submodel.accounting import accounting, renyi_epsilon
 from torchfsl.submodel.participation import check_clients, limits_of
-from torchfsl.submodel.plan import MAX_BOUND
+from torchfsl.submodel.plan import MAX_BOUND, SubmodelPlan
 
 _ORDERS: Final = [
     *(1 + i / 32 for i in range(1, 96)),
     *range(4, 65),
     *(round(64 * 2 ** (i / 8)) for i in range(1, 49)),
 ]
+_GIVEN: Final[set[bytes]] = set()
+"""Digests of plans that `calibrate` got in this process."""
 _ROUNDING_VARIANCE: Final = 2.0
 _ROUNDING_SLACK: Final = 5 * math.exp(-2 * math.pi**2 * _ROUNDING_VARIANCE)
 """A discrete Gaussian of variance v is a continuous one of variance v - 2, rounded at random, up to
@@ -157,6 +160,7 @@ def guarantee(
         ParameterError: a plan without noise or, for blocks, of more than one segment of trees, a
             number out of range, settings that have no proof together, or the extra is missing.
     """
+    expect_a(Plan, plan, "plan", "pass fed.plan, of torchfsl.Federated(...)")
     server, public = _noises(plan)
     reports, clients = (1, 1) if sampled is None else sampled
     if not 1 <= reports <= clients:
@@ -226,9 +230,11 @@ def calibrate(
         ParameterError: no bound, a number out of range, noise beyond the sampler or the ring, or
             the extra is missing.
     """
+    expect_a(Plan, plan, "plan", "pass fed.plan, of torchfsl.Federated(...)")
     if not plan.l2_bound:
         raise ParameterError("noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)",
                              code="noise-without-bound")  # fmt: skip
+    _GIVEN.add(plan.digest)
     _check_ask(epsilon, delta, clients, lane_share, share)
     rounds = _checked_rounds(plan, delta, rounds)
     most, apart = max_participations or plan.max_participations, min_separation
@@ -253,6 +259,16 @@ def calibrate(
         ways += ["a larger epsilon", "fewer participations", "or fewer clients"]
         wish = f"{what}: choose one of {', '.join(ways)}"
         raise ParameterError(wish, code="ring-overflow") from error
+
+
+def warn_if_unused(plan: SubmodelPlan) -> None:
+    """Warn of rounds without noise under a plan that `calibrate` got: its result was not taken."""
+    if isinstance(plan, Plan) and not plan.noise_sigma and plan.digest in _GIVEN:
+        warnings.warn(
+            "this plan has no noise: privacy.calibrate does not change the plan that it gets, it "
+            "returns another one. Call fed.plan = privacy.calibrate(fed.plan, ...)",
+            stacklevel=3,
+        )
 
 
 def _with_noise(

@@ -223,10 +223,11 @@ class SubmodelPlan:
         """Tensors that clients download in the clear: all outside retrieving segments."""
         return tuple(t for s in in_the_clear(self.segments) for t in s.tensors)
 
-    def explain(self, **options: bool) -> str:
+    def explain(self, **options: Any) -> str:
         """The plan in words: what servers learn, what a client sends, what a round costs.
 
-        `security=True` adds the advantages of attackers over all rounds, for a plan of two servers.
+        For a plan of two servers, `security=True` adds the advantages of attackers over all rounds,
+        and `delta=` is that of the printed guarantee of noise, by default 1e-6.
         """
         package = type(self).__module__.split(".")[1]
         module = importlib.import_module(f"torchfsl.{package}.explain")  # above plans

@@ -135,8 +135,8 @@ def estimate(
             code="client-limits",
         )
     for name, value in (("cores", cores), ("bandwidth", bandwidth), ("within", within)):
-        if not 0 < value < math.inf:
-            raise ParameterError(f"{name} is {value!r}: give a number above 0")
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ParameterError(f"{name} is {value!r}: give a number above 0", code="out-of-range")
     rates = measured_rates() if rates is None else rates
     costs = predict(plan, cores=math.ceil(cores))
     received, sent = traffic(plan, count)
