@@ -252,6 +252,11 @@ def expect_able(
         refuse(what, given, remedy, code)
 
 
+def is_real(given: object) -> bool:
+    """Whether an argument is a real number of Python or NumPy; True is none."""
+    return isinstance(given, numbers.Real) and not isinstance(given, bool)
+
+
 def whole_numbers(**given: object) -> list[int]:
     """Arguments as plain integers, in order; those of NumPy are converted.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 from typing import Any
 
 import numpy as np
@@ -77,24 +76,6 @@ def test_reports_beyond_the_limits_are_refused_and_counted_in_a_warning() -> Non
     with pytest.warns(UserWarning, match="2 reports were refused: .* sampler='cyclic'"):
         result, _ = run(rounds=3, sampler=lambda number, *_: cohorts[number])
     assert [one.clients for one in result.rounds] == [(0, 1, 2, 3), (4, 5), (6, 7, 8, 9)]
-
-
-def test_a_calibrated_plan_that_nobody_took_is_warned_of() -> None:
-    encoding = torchfsl.FixedPoint(frac_bits=16, clip=1.0)
-    table = torch.nn.Embedding(50, 2)
-    fed = torchfsl.Federated(table, torch.optim.SGD(table.parameters(), lr=1.0), encoding=encoding)
-    bound = privacy.l2_bound(encoding, 1.0)
-    plan = fed.make_plan(max_clients=4, rows_per_client=5, clip="normalise", l2_bound=bound)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fed.local_servers()
-    noisy = privacy.calibrate(plan, epsilon=8.0, delta=1e-3, rounds=3)
-    with pytest.warns(UserWarning, match="this plan has no noise: .* fed.plan = privacy.calibrate"):
-        fed.local_servers()
-    fed.plan = noisy
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fed.local_servers()
 
 
 @pytest.mark.parametrize("protocol", ["plain", "fsl"])

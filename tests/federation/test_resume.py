@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import torchfsl
-from tests.support.errors import raises
 from torchfsl.errors import ParameterError
 
 WORDS, CLIENTS, ROUNDS = 400, 6, 6
@@ -150,51 +149,6 @@ def run_with(progress: Any, model: Net, **options: Any) -> Any:
 def test_what_is_no_checkpoint_is_refused(resume: Any) -> None:
     with pytest.raises(ParameterError, match="resume="):
         run(4, "plain", resume)
-
-
-def small(**options: Any) -> torchfsl.Federated:
-    torch.manual_seed(0)
-    table = nn.Embedding(50, 2)
-    return torchfsl.Federated(table, torch.optim.SGD(table.parameters(), lr=1.0), **options)
-
-
-def rounds_of(fed: torchfsl.Federated, number: int, **options: Any) -> torchfsl.SimulationResult:
-    def train(ids: torch.Tensor) -> None:
-        fed.model(ids).square().sum().backward()
-        fed.hooks.optimizers[0].step()
-
-    return torchfsl.simulate(
-        fed, [torch.tensor([c, c + 1]) for c in range(4)], train, rounds=number, protocol="plain",
-        clients_per_round=3, progress=False, **options,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"average": "rows"}, "average='clients', and this Federated has average='rows'"),
-        ({"max_clients": 7}, "max_clients=3, and this Federated has max_clients=7"),
-        ({"clip": "normalise"}, "clip='whole', and this Federated has clip='normalise'"),
-    ],
-)
-def test_rounds_of_other_options_are_not_gone_on_with(options: Any, said: str) -> None:
-    first = rounds_of(small(), 1)
-    with raises(ParameterError, "another-task") as caught:
-        rounds_of(small(**options), 2, resume=first)
-    assert said in str(caught.value)
-    assert len(rounds_of(small(max_clients=3), 2, resume=first).rounds) == 2
-
-
-def test_the_state_of_another_kind_of_optimizer_is_refused() -> None:
-    first = rounds_of(small(), 1)
-    with raises(ParameterError, "optimizer-state"):
-        rounds_of(small(), 2, resume=first, server_optimizer=torchfsl.optim.Adam(0.1))
-
-
-def test_weights_need_the_average_by_weight() -> None:
-    with pytest.raises(ParameterError, match="average='weight', max_weight=3"):
-        rounds_of(small(), 1, weight=lambda _: 3)
-    assert rounds_of(small(average="weight", max_weight=3), 1, weight=lambda _: 3).rounds
 
 
 def test_fewer_rounds_than_there_were_are_refused() -> None:

@@ -150,15 +150,16 @@ def test_weights_count_alike_under_both_protocols_and_in_the_model() -> None:
     numpy = {"weight": lambda batches: np.int64(weigh["weight"](batches))}
     for name, average, weight in (
         ("weighted", {"average": "weight", "max_weight": 3}, weigh),
-        ("of NumPy", {"average": "weight", "max_weight": 3}, numpy),
+        ("of NumPy", None, numpy),
+        ("by default", None, weigh),
         ("all 1", {"average": "weight", "max_weight": 3}, {}),
     ):
-        made = planned(**average)
-        found = [run(protocol=kind, plan=made, **weight)[0] for kind in ("fsl", "plain")]
+        made = {} if average is None else {"plan": planned(**average)}
+        found = [run(protocol=kind, **made, **weight)[0] for kind in ("fsl", "plain")]
         assert all(one.matches_plain for result in found for one in result.rounds), name
         assert_same(*found)
         models[name] = found[0].model_state
-    assert same(models["of NumPy"], models["weighted"])
+    assert same(models["of NumPy"], models["by default"])
     assert not same(models["weighted"], models["all 1"])
     weighted = planned(average="weight", max_weight=3)
     for weight_of, plan, message in (

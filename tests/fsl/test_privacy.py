@@ -586,6 +586,4 @@ def test_explain_says_where_noise_leaves_nothing_to_learn(
     size = 2 * 50 * (found.noise_sigma * found.noise_growth) ** 2
     assert (math.sqrt(size) / clients / found.l2_bound > most) is not learns
     assert ("the task learns next to nothing" in found.explain()) is not learns
-    assert "plan.explain(delta=...) gives it for another delta" in found.explain()
-    asked = privacy.guarantee(found, delta=1e-4).epsilon_server
-    assert f"epsilon {asked:.2f} at delta 0.0001 " in found.explain(delta=1e-4)
+    assert "explain(delta=...) prints another delta" in found.explain()

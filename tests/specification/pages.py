@@ -7,7 +7,19 @@ from pathlib import Path
 from types import ModuleType
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "specification"
-ORDER = ("notation", "suite", "trees", "placement", "plan", "client", "servers", "messages")
+ORDER = (
+    "notation",
+    "suite",
+    "trees",
+    "placement",
+    "plan",
+    "client",
+    "servers",
+    "counts",
+    "bounds",
+    "noise",
+    "messages",
+)
 
 
 def blocks(page: str) -> list[tuple[int, str]]:

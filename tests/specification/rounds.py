@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,123 +11,31 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.support.federation import make_segment, make_state
+from tests.specification.draws import KEYS as KEYS
+from tests.specification.draws import nothing as nothing
+from tests.specification.draws import random_part as random_part
+from tests.specification.draws import random_plan as random_plan
+from tests.specification.draws import random_reals
+from tests.specification.draws import random_rows as random_rows
+from tests.support.federation import HEADER, make_state
 from tests.support.reference import hpke as reference
 from torchfsl.crypto import entropy, hpke
-from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import Error, ParameterError, ProtocolError
+from torchfsl.errors import Error, ProtocolError
 from torchfsl.fsl.client import round as client_round
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
-from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.noise import KeyedNoise
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.union import mask_update
 from torchfsl.submodel.halves import heard
 from torchfsl.submodel.opened import Opened
-from torchfsl.submodel.segments import positions
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.server_optimizers import ServerSGD
-from torchfsl.submodel.update import SegmentUpdate, Update
+from torchfsl.submodel.update import RawSegment, Update, quantise
 
-KEYS = tuple(SealKey.from_raw(bytes([9 + party]) * 32) for party in (0, 1))
-Rng = np.random.Generator
 ENDS = "reports", "aborts", "drops", "attacks"
 """What a client does at the end of a round."""
-
-
-def random_segment(rng: Rng, name: str, fresh: bool, secure: bool) -> TreeSegment:
-    """A small segment of any policy and layout."""
-    policy = str(rng.choice(["rows", "rows", "blocks", "scalars", "dense"]))
-    dtype = str(rng.choice(["float32", "float32", "float64", "float16"]))
-    count, tau = int(rng.integers(3, 16)), int(rng.integers(1, 4))
-    tau = 1 if policy in ("scalars", "dense") else tau
-    shapes = [(count, tau), (2, tau)] if policy == "rows" else [(count,), (2, tau)]
-    if policy == "dense":
-        segment = make_segment(name, "dense", *shapes, dtype=dtype)
-    else:
-        space = positions(policy, tuple(make_segment(  # type: ignore[arg-type]
-            name, "dense", *shapes).tensors), tau)  # fmt: skip
-        keeps: Any = np.flatnonzero(rng.random(space) < 0.7) if rng.random() < 0.2 else []
-        subset = tuple(int(x) for x in keeps)
-        segment = make_segment(
-            name, policy, *shapes, tau=tau, dtype=dtype, subset=subset,  # type: ignore[arg-type]
-            k_max=int(rng.integers(1, min(len(subset) or space, 4) + 1)),
-            theta=int(rng.choice([0, 1, 2, 3, 5])), nu=int(rng.integers(0, 3)) * fresh,
-            stash=int(rng.integers(0, 2)), secure=secure,
-            retrieve=policy == "rows" and bool(rng.random() < 0.7),
-            binned=fresh and policy in ("blocks", "scalars") and bool(rng.random() < 0.4),
-        )  # fmt: skip
-    if dtype != "float16":
-        download = rng.choice(["full", "float16", "bfloat16"])
-        segment = dataclasses.replace(segment, download=download)
-    return segment
-
-
-def random_plan(rng: Rng) -> Plan:
-    """A valid plan of what the pages specify."""
-    while True:
-        try:
-            return _drawn_plan(rng)
-        except ParameterError:
-            continue
-
-
-def _drawn_plan(rng: Rng) -> Plan:
-    fresh, secure, noisy = rng.random() < 0.7, rng.random() < 0.7, rng.random() < 0.25
-    lane = str(rng.choice(["none", "count", "weight"]))
-    segments = []
-    for i in range(int(rng.integers(1, 4))):
-        segment = random_segment(rng, f"part {i}é" if i else "buffers", fresh, secure)
-        if rng.random() < 0.4:
-            bits = int(rng.choice([16, 24, 32, 48, 64, 128]))
-            frac = 4 if noisy else int(rng.integers(2, 6))
-            segment = dataclasses.replace(segment, encoding=FixedPoint(bits, frac, 8.25))
-        segments.append(segment)
-    if rng.random() < 0.4:
-        segments.insert(0, make_segment("bias", "dense", (3,), (1, 2)))
-    limited = noisy and rng.random() < 0.5
-    return Plan(
-        session=rng.bytes(16).hex(), hash_seed=rng.bytes(32).hex(), segments=tuple(segments),
-        encoding=FixedPoint(int(rng.choice([16, 24, 32, 48, 64, 128])), 4, 4.1),
-        max_clients=int(rng.integers(3, 5)), min_clients=1, lane=lane,  # type: ignore[arg-type]
-        max_weight=int(rng.integers(1, 4)) if lane == "weight" else 1,
-        max_epochs=1 if fresh else int(rng.integers(2, 4)),
-        max_rounds=5 if limited or rng.random() < 0.3 else 0,
-        server_keys=tuple(k.public.hex() for k in KEYS) if rng.random() < 0.5 else (),
-        l2_bound=5000 if noisy else 0, noise_sigma=7 if noisy else 0,
-        lane_sigma=2 if noisy and lane != "none" else 0,
-        max_participations=2 if limited else 0, min_separation=2 if limited else 1,
-    )  # fmt: skip
-
-
-def random_part(rng: Rng, plan: Plan, segment: TreeSegment, wanted: Any) -> SegmentUpdate:
-    """Values at some of the wanted positions, at any where None are wanted."""
-    most = min(plan.encoding_of(segment).q_max, int(rng.choice([1, 40])))
-    if segment.is_dense:
-        return SegmentUpdate(None, rng.integers(-most, most, (segment.m, 1), endpoint=True))
-    if wanted is None:
-        wanted = random_rows(rng, segment)
-    rows = wanted[rng.random(len(wanted)) < 0.8]
-    values = rng.integers(-most, most, (len(rows), segment.tau), endpoint=True)
-    return SegmentUpdate(rows, values)
-
-
-def nothing(plan: Plan) -> Update:
-    """No positions, and zeros for all dense values."""
-    none = np.empty(0, dtype=np.int64)
-    return {
-        s.name: SegmentUpdate(None, np.zeros((s.m, 1), dtype=np.int64))
-        if s.is_dense
-        else SegmentUpdate(none, np.empty((0, s.tau), dtype=np.int64))
-        for s in plan.segments
-    }
-
-
-def random_rows(rng: Rng, segment: TreeSegment) -> Any:
-    count = rng.integers(segment.k_max, endpoint=True)
-    chosen = rng.choice(segment.subset or segment.m, count, replace=False)
-    return np.sort(chosen).astype(np.int64)
 
 
 class Tape:
@@ -164,16 +70,22 @@ def with_given_ephemerals(spec: ModuleType) -> ModuleType:
     return spec
 
 
+class Ended(Exception):
+    """Both implementations have refused a step, and the round has ended unopened."""
+
+
 class Pair:
     """One plan at two servers of each implementation, which get equal coins and must say the same.
 
-    `compared` counts the byte strings and numbers that were.
+    `compared` counts the byte strings and numbers that were. `spoiled` is a step and a place: one
+    byte of what server 0 is told in this step.
     """
 
     def __init__(self, spec: ModuleType, plan: Plan, seed: int) -> None:
         self.spec, self.plan, self.own = spec, plan, spec.read_plan(plan.to_json())
         self.rng, self.number, self.compared = np.random.default_rng(seed), 0, 0
         self.members: dict[int, Any] = {}
+        self.spoiled: tuple[str, int] | None = None
         rate = float(self.rng.choice([1.0, 0.3]))
         chosen: dict[str, Any] = {
             "source": str(self.rng.choice(["delta", "gradient"])),
@@ -182,10 +94,11 @@ class Pair:
         state, keys = make_state(plan, seed), KEYS if plan.server_keys else (None, None)
         tensors = {name: value.tobytes() for name, value in state.items()}
         self.theirs, self.ours = [], []
+        self.keyed = KeyedNoise(), KeyedNoise()
         for b, key in enumerate(keys):
             model = ServerModel(state, ServerSGD(rate), **chosen)
-            noise = functools.partial(self.draw_noise, b)
-            self.theirs.append(Server(b, plan=plan, model=model, key=key, draw_noise=noise))
+            keyed = self.keyed[b]
+            self.theirs.append(Server(b, plan=plan, model=model, key=key, draw_noise=keyed))
             own = spec.Model(self.own, tensors, rate, **chosen)
             self.ours.append(spec.Fetching(b, self.own, own, key and key.raw))
 
@@ -238,10 +151,16 @@ class Pair:
         for b in (0, 1):
             accepted = self.ours[b].verify(folds[1 - b])
             self.same(self.theirs[b].verify(folds[1 - b]), tuple(accepted))
-        shares = self.cross("reveal", [self.commit(b) for b in (0, 1)])
+        commits = [self.commit(b) for b in (0, 1)]
+        if self.plan.noise_taps and self.rng.random() < 0.2:  # the next round has the same index
+            for b in (0, 1):
+                self.theirs[b].abandon_round()
+                self.ours[b].end([])
+            return
+        shares = self.reveal(commits)
         for b in (0, 1):
-            opened = self.ours[b].open(shares[1 - b])
-            self.opened(sums := self.theirs[b].open(shares[1 - b]), opened)
+            sums, opened = self.both("open", b, shares[1 - b])
+            self.opened(sums, opened)
             self.theirs[b].apply(sums)
             self.ours[b].apply()
             for name, value in self.theirs[b].model.state.items():
@@ -249,43 +168,41 @@ class Pair:
 
     def cross(self, step: str, said: list[bytes]) -> list[bytes]:
         """A step of all servers, with what the peers have said; what they say now."""
-        return [
-            self.same(*(getattr(s[b], step)(said[1 - b]) for s in (self.theirs, self.ours)))
-            for b in (0, 1)
-        ]
+        return [self.same(*self.both(step, b, said[1 - b])) for b in (0, 1)]
+
+    def both(self, step: str, b: int, told: bytes) -> tuple[Any, Any]:
+        """A step of server `b` by both; `Ended` if both refuse what it is told."""
+        if self.spoiled is not None and (step, b) == (self.spoiled[0], 0):
+            place = HEADER + self.spoiled[1]
+            told = told[:place] + bytes([told[place] ^ 1]) + told[place + 1 :]
+        theirs, ours = (getattr(server[b], step) for server in (self.theirs, self.ours))
+        try:
+            found = theirs(told)
+        except ProtocolError:
+            with pytest.raises(self.spec.Unopened):
+                ours(told)
+            raise Ended from None
+        return found, ours(told)
+
+    def reveal(self, commits: list[bytes]) -> list[bytes]:
+        """The shares, after the counts if those are opened first; the other order is refused."""
+        first = self.plan.opens_counts_first
+        for b in (0, 1):
+            other = "reveal" if first else "reveal_counts"
+            with pytest.raises(ProtocolError):
+                getattr(self.theirs[b], other)(commits[1 - b])
+            with pytest.raises(self.spec.Malformed):
+                getattr(self.ours[b], other)(commits[1 - b])
+        if not first:
+            return self.cross("reveal", commits)
+        return self.cross("reveal_kept", self.cross("reveal_counts", commits))
 
     def commit(self, b: int) -> bytes:
-        """One server's commitment, its noise drawn for both."""
-        salt, plan, noise = self.rng.bytes(32), self.plan, {}
-        for segment in plan.segments:
-            count = plan.sum_values(segment)
-            noise[segment.name] = self.rng.integers(-9, 9, count).tolist()
-        self.noise = noise
-        self.waiting: Iterator[list[int]] = iter([])
+        """One server's commitment; both implementations draw its noise from one key."""
+        salt, keyed = self.rng.bytes(48 if self.plan.opens_counts_first else 32), self.keyed[b]
+        keyed.begin(self.rng.bytes(16))
         theirs = self.theirs[b].commit(salt=salt)
-        drawn = noise if plan.noise_sigma else None
-        return bytes(self.same(theirs, self.ours[b].commit(lambda *_: salt, drawn)))
-
-    def draw_noise(self, b: int, sigma: int, count: int) -> Any:
-        """As the library asks: of each segment in turn its values, then its lanes."""
-        if (first := next(self.waiting, None)) is None:
-            self.waiting = iter([
-                part for s in (*self.plan.with_trees, *self.plan.dense) for part in self.parts(s)
-            ])  # fmt: skip
-            first = next(self.waiting)
-        assert len(first) == count
-        assert sigma in (self.plan.noise_sigma, self.plan.lane_sigma)
-        return np.array(first, dtype=np.int64)
-
-    def parts(self, segment: TreeSegment) -> list[list[int]]:
-        """Noise of one segment's values and of its lanes."""
-        own, every = np.array(self.noise[segment.name]), segment.tau + self.plan.lane_values
-        is_lane = np.zeros(len(own), dtype=bool)
-        if segment.is_dense:
-            is_lane[: len(own) - segment.m] = True
-        elif self.plan.lane_values:
-            is_lane[::every] = True
-        return [own[~is_lane].tolist(), own[is_lane].tolist()]
+        return bytes(self.same(theirs, self.ours[b].commit(lambda *_: salt, words_of(keyed))))
 
     def opened(self, theirs: Opened, ours: dict[str, Any]) -> None:
         """Sums, lanes and clients."""
@@ -307,6 +224,10 @@ class Pair:
                 self.members[number] = member
         parts = [random_part(rng, plan, s, member.wanted.get(s.name)) for s in plan.segments]
         update = {s.name: part for s, part in zip(plan.segments, parts, strict=True)}
+        if plan.payload == "masks":
+            update = self.masks(update)
+        elif plan.l2_bound or rng.random() < 0.3:
+            update = self.quantised(update)
         weight = int(rng.integers(1, plan.max_weight, endpoint=True))
         downloads, ends = bool(rng.random() < 0.7), str(rng.choice(ENDS, p=(0.7, 0.1, 0.1, 0.1)))
         self.log: list[tuple[int, bytes]] = []
@@ -341,6 +262,26 @@ class Pair:
         for name, positions_left in missing.items():
             left = set(trees.unmatched[name]) & set(update[name].positions.tolist())
             self.same(positions_left.tolist(), sorted(left))
+
+    def quantised(self, update: Update) -> Update:
+        """Real values in place of those of an update, rounded within the bounds."""
+        raw, seed = random_reals(self.rng, update), None
+        if self.plan.encoding.rounding == "stochastic":
+            seed = self.rng.bytes(16)
+        theirs = quantise(self.plan, raw, rounding_seed=seed)[0]
+        ours = self.spec.quantise_update(self.own, as_own(raw), seed)
+        assert self.spec.is_within(self.own, ours) or not self.plan.l2_bound
+        self.same(as_own(theirs), ours)
+        return theirs
+
+    def masks(self, update: Update) -> Update:
+        """Masks at the positions of an update."""
+        wanted, seed = {name: part.positions for name, part in update.items()}, self.number
+        with Tape(seed).patched():
+            theirs = mask_update(self.plan, wanted)
+        asked = {name: rows.tolist() for name, rows in wanted.items()}
+        self.same(as_own(theirs), self.spec.mask_update(self.own, asked, Tape(seed).rand))
+        return theirs
 
     def library_round(self, member: Any) -> Any:
         if self.plan.max_epochs > 1:
@@ -462,7 +403,17 @@ class Pair:
         return reply
 
 
-def as_own(update: Update) -> dict[str, Any]:
+def words_of(keyed: KeyedNoise) -> Callable[[int, int], Callable[[int], list[int]]]:
+    """The words of a keyed noise as a source of the specification."""
+
+    def source(number: int, chunk: int) -> Callable[[int], list[int]]:
+        words = keyed._words(number, chunk)
+        return lambda count: words(count).tolist()
+
+    return source
+
+
+def as_own(update: Update | dict[str, RawSegment]) -> dict[str, Any]:
     """An update as the specification has it."""
     return {
         name: part.values.reshape(-1).tolist()
@@ -477,6 +428,7 @@ def play(spec: ModuleType, seed: int) -> int:
     rng = np.random.default_rng(seed)
     plan = random_plan(rng)
     pair = Pair(spec, plan, seed)
-    for _ in range(3 if plan.max_epochs > 1 else 1 + plan.max_participations):
+    count = len(plan.noise_taps) * 2 or 1 + plan.max_participations
+    for _ in range(3 if plan.max_epochs > 1 else count):
         pair.round()
     return pair.compared

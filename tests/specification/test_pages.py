@@ -18,15 +18,18 @@ from tests.support.federation import make_plan, make_segment
 from torchfsl.crypto import kdf
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError
+from torchfsl.fsl.client.report import _by_weight
 from torchfsl.fsl.dpf import checks as library_checks
 from torchfsl.fsl.dpf.trees import decode_groups
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan import coin
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.server.opening import decode_shares
+from torchfsl.fsl.server.commitments import RowCommitments
+from torchfsl.fsl.server.opening import Opening, decode_shares
 from torchfsl.submodel import halves
 from torchfsl.submodel.bins import PublicBins
+from torchfsl.submodel.update import SegmentUpdate
 
 PAGES = {path.stem: path.read_text() for path in pages.FOLDER.glob("*.md")}
 
@@ -52,7 +55,7 @@ def test_pages_with_blocks_are_run_and_listed_in_order() -> None:
 
 
 def test_kinds_and_fields_are_those_of_the_code(spec: ModuleType) -> None:
-    left_out = {"COUNTS", "AUDIT_PASS"}
+    left_out = {"AUDIT_PASS"}
     assert {kind.name: kind.value for kind in Kind if kind.name not in left_out} == spec.KINDS
     fields: list[tuple[Any, list[str]]] = [
         (Plan, [*spec.PLAN_COUNTS, *spec.PLAN_TEXTS, *spec.PLAN_LATER]),
@@ -75,7 +78,7 @@ def test_rules_are_numbered_in_order() -> None:
 JUNK: list[Any] = [
     0, 1, 2, 3, 5, 7, 16, 32, 64, 10**6, -1, 1 << 63, 2.0, 4.0, 1e30, True, False, None, "", "x",
     "é", "count", "weight", "dense", "rows", "blocks", "scalars", "float16", "float64", [], [0],
-    [1, 2], [2, 1], ["ab"], {},
+    [1, 2], [2, 1], ["ab"], {}, [16, 9], [16, 17], [64, 0, -64], [16, True], [256, 256, 256, 256],
 ]  # fmt: skip
 
 
@@ -90,7 +93,8 @@ def altered(rng: np.random.Generator, text: str) -> str:
             break
         place = place[name]
     if isinstance(place, dict) and rng.random() < 0.2:
-        later = ["l2_bound", "binned", "download", "clip", "min_separation", "max_participations"]
+        later = ["l2_bound", "binned", "download", "clip", "min_separation", "max_participations",
+                 "noise_taps", "noise_taps", "sum_bound"]  # fmt: skip
         name = str(rng.choice(later))
     if rng.random() < 0.1:
         place.pop(name, None) if isinstance(place, dict) else place.pop(name)
@@ -126,6 +130,41 @@ def test_altered_plans_are_refused_by_both_or_by_none(spec: ModuleType) -> None:
     assert len(rules) > 30, sorted(rules)
 
 
+def rules_of_changes(spec: ModuleType, text: str, changes: list[dict[str, Any]]) -> list[str]:
+    """The rule that each change of a plan breaks, empty if it is accepted; the library agrees."""
+    rules = []
+    for change in changes:
+        other = spec.canonical({**json.loads(text), **change})
+        ours, rule = digest_of(spec.read_plan, spec.Malformed, other)
+        theirs, why = digest_of(Plan.from_json, DecodeError, other)
+        assert ours == theirs, (change, rule, why)
+        rules.append(rule.removeprefix("plan, rule "))
+    return rules
+
+
+def test_unions_are_accepted_by_both_or_by_none(spec: ModuleType) -> None:
+    wide = FixedPoint(64, 0, 9.0)
+    segments = [make_segment("s", "scalars", (9,), k_max=2, theta=3)]
+    segments += [
+        make_segment("d", "dense", (2,)),
+        make_segment("b", "blocks", (9,), binned=True, k_max=2),
+    ]
+    segments += [make_segment("r", "rows", (9, 1), k_max=2, retrieve=True)]
+    plan = dataclasses.replace(make_plan(segments[0], encoding=wide), payload="masks")
+    parts = json.loads(make_plan(*segments, encoding=wide).to_json())["segments"]
+    narrow = {**json.loads(plan.to_json())["encoding"], "ring_bits": 32}
+    changes: list[dict[str, Any]] = [
+        {}, {"payload": "mask"}, {"payload": []}, {"encoding": narrow}, {"lane": "count"},
+        {"segments": [{**parts[0], "encoding": narrow}]}, {"l2_bound": 9}, {"max_epochs": 2},
+        *({"segments": [parts[0], part]} for part in parts[1:]), {"max_rounds": 3},
+        {"segments": [{**parts[0], "encoding": json.loads(plan.to_json())["encoding"]}],
+         "encoding": narrow},
+    ]  # fmt: skip
+    rules = rules_of_changes(spec, plan.to_json(), changes)
+    assert {"", "77", "78", "79", "80"} == set(rules)
+    assert rules.count("") == 3
+
+
 def of_wrong_types() -> Iterator[tuple[str, str]]:
     """Names of fields and the plans in which they have another type, or a number to shift by."""
     text = make_plan(make_segment("s", "scalars", (9,), k_max=2)).to_json()
@@ -149,13 +188,6 @@ def test_fields_of_wrong_types_are_refused_by_both(spec: ModuleType, name: str, 
         spec.read_plan(text)
 
 
-def test_plans_of_closed_rows_are_not_yet_specified(spec: ModuleType) -> None:
-    segment = make_segment("s", "scalars", (9,), k_max=2)
-    plan = dataclasses.replace(make_plan(segment), lane="count", min_contributors=2)
-    with pytest.raises(spec.Malformed, match="not yet specified"):
-        spec.read_plan(plan.to_json())
-
-
 def test_folds_of_many_leaves_are_those_of_the_library(spec: ModuleType) -> None:
     plan = make_plan(make_segment("s", "scalars", (1100,), k_max=2))
     (theirs,), (ours,) = plan.segments, spec.read_plan(plan.to_json()).segments
@@ -174,7 +206,7 @@ def test_folds_of_many_leaves_are_those_of_the_library(spec: ModuleType) -> None
 
 
 def test_sums_that_no_reports_make_up_are_zero_as_at_the_library(spec: ModuleType) -> None:
-    zeroed = 0
+    zeroed = scaled = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
         plan, clients = rounds.random_plan(rng), tuple(range(int(rng.integers(1, 4))))
@@ -195,8 +227,9 @@ def test_sums_that_no_reports_make_up_are_zero_as_at_the_library(spec: ModuleTyp
         assert {name: total.tolist() for name, total in theirs.sums.items()} == ours["sums"]
         assert {name: lane.tolist() for name, lane in theirs.lanes.items()} == ours["lanes"]
         assert theirs.total_weight == ours["weight"]
-        zeroed += len(theirs.zeroed)
+        zeroed, scaled = zeroed + len(theirs.zeroed), scaled + len(theirs.scaled)
     assert zeroed > 20
+    assert scaled > 5
 
 
 def test_equal_keys_of_a_permutation_keep_their_order() -> None:
@@ -210,6 +243,49 @@ def test_long_digests_are_made_of_chunks(spec: ModuleType) -> None:
         data = np.random.default_rng(size).bytes(size)
         theirs = kdf.digest(b"torchfsl share", b"a", pieces=[data[:7], data[7:]])
         assert spec.digest_long(b"share", b"a", data) == theirs
+
+
+@pytest.mark.parametrize("lane_sigma", [0, 3])
+def test_counts_are_kept_up_to_what_clients_add_up_to(spec: ModuleType, lane_sigma: int) -> None:
+    noise: Any = {"l2_bound": 9, "noise_sigma": 1} if lane_sigma else {}
+    for bits in (16, 64, 128):
+        segments = make_segment("s", "scalars", (14,), k_max=2), make_segment("d", "dense", (2,))
+        plan = make_plan(*segments, lane="count", encoding=FixedPoint(bits, 0, 1.0))
+        plan = dataclasses.replace(plan, min_contributors=2, lane_sigma=lane_sigma, **noise)
+        own, width = spec.read_plan(plan.to_json()), bits // 8
+        tail = spec.noise_tail(lane_sigma, 1.0)
+        ends = [0, 1, 2, 3, 4, -1, -2, 2 + tail, 3 + tail, 4 + tail, 1 << bits - 1, 2 - (1 << bits)]
+        counts = [spec.packed([count], width) for count in [*ends, 2, 3]] + [b""]
+        masks = [spec.packed([7 * x], width) for x in range(14)] + [b""]
+        pairs = [
+            (spec.integer(c) - spec.integer(m), len(c)) for c, m in zip(counts, masks, strict=True)
+        ]
+        left = [spec.packed([part] * (size > 0), size) for part, size in pairs]
+        rows = [bytes(size) for size in [width] * 14 + [2 * width]]
+        opening = Opening(plan, 0)
+        opening.accepted = dict.fromkeys((1, 5, 9))  # type: ignore[assignment]
+        opening.share = spec.joined(left, rows)
+        opening._count_out(b"".join(masks))
+        is_kept = spec.kept_rows(own, left, masks, [1, 5, 9])
+        assert is_kept == [*opening._kept["s"].tolist(), True]
+        assert is_kept[:5] == [False, False, True, True, lane_sigma > 0]
+
+
+def test_late_trees_are_in_the_order_of_the_library(spec: ModuleType) -> None:
+    """Masks are so large that sums of magnitudes leave 64 bits."""
+    rng, ends = np.random.default_rng(0), [-(1 << 63), (1 << 63) - 1, 1 << 62, -(1 << 62), 0, 1]
+    for _ in range(40):
+        values = rng.choice(ends, (6, int(rng.integers(1, 4))))
+        theirs = _by_weight(SegmentUpdate(np.arange(6), values)).positions.tolist()
+        assert spec.late_order(dict(enumerate(values.tolist()))) == theirs
+
+
+def test_the_root_of_many_rows_has_chunks_of_leaves(spec: ModuleType) -> None:
+    commitments = RowCommitments(make_plan(make_segment("s", "dense", (1,))), 1, bytes(32))
+    for count in (0, 3, spec.CHUNK, spec.CHUNK + 1):
+        leaves = np.random.default_rng(count).integers(0, 256, (count, 32), dtype=np.uint8)
+        theirs = commitments.root({"a": leaves[:2], "b": leaves[2:]})
+        assert spec.row_root(bytes(32), 1, [leaf.tobytes() for leaf in leaves]) == theirs
 
 
 def test_values_are_rounded_as_by_the_library(spec: ModuleType) -> None:

@@ -12,12 +12,15 @@ import pytest
 
 from tests.specification import pages, rounds
 from tests.support.federation import make_plan, make_segment, make_state, mixed_plan
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind, lengths
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
+from torchfsl.fsl.union import mask_update
+from torchfsl.submodel.plan import noise_tail
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate
 
@@ -34,7 +37,21 @@ BINS = make_plan(
     make_segment("table", "rows", (9, 2), k_max=3, tau=2, theta=3, stash=1, retrieve=True),
     lane="count",
 )
-PLANS = {"mixed": mixed_plan(lane="weight"), "session": FIXED, "public bins": BINS}
+CLOSED = dataclasses.replace(mixed_plan(lane="count"), min_contributors=2)
+NOISY = dataclasses.replace(
+    mixed_plan(lane="weight"), l2_bound=1000, sum_bound=True, noise_sigma=3, lane_sigma=2,
+    noise_taps=(16, -7, 3), min_separation=3, max_rounds=3,
+)  # fmt: skip
+UNION = dataclasses.replace(
+    make_plan(
+        make_segment("few", "scalars", (30,), k_max=3, theta=5, nu=2, stash=1),
+        make_segment("table", "rows", (9, 2), k_max=3, tau=2, theta=3, stash=1),
+        encoding=FixedPoint(64, 0, 1.0),
+    ),
+    payload="masks",
+)
+PLANS = {"mixed": mixed_plan(lane="weight"), "session": FIXED, "public bins": BINS,
+         "closed rows": CLOSED, "noise": NOISY, "union": UNION}  # fmt: skip
 ROLES = ["specification client", "specification servers", "server 0", "server 1"]
 
 
@@ -52,8 +69,12 @@ def test_random_plans_have_every_option_and_all_lengths_are_equal() -> None:
     assert {bits for plan in plans for bits in plan.rings} == {16, 24, 32, 48, 64, 128}
     for name in ("subset", "stash", "nu", "retrieve", "check_bytes", "encoding"):
         assert len({bool(getattr(s, name)) for s in segments}) == 2, name
-    for name in ("server_keys", "noise_sigma", "max_rounds", "max_participations"):
+    for name in ("server_keys", "noise_sigma", "max_rounds", "max_participations",
+                 "opens_counts_first", "l2_bound", "sum_bound", "noise_taps"):  # fmt: skip
         assert len({bool(getattr(plan, name)) for plan in plans}) == 2, name
+    assert {plan.payload for plan in plans} == {"values", "masks"}
+    assert {plan.clip for plan in plans} == {"whole", "clip", "normalise"}
+    assert {plan.encoding.rounding for plan in plans} == {"nearest", "stochastic"}
     assert {plan.lane for plan in plans} == {"none", "count", "weight"}
     assert any(plan.max_epochs > 1 and plan.retrieving for plan in plans)
     for plan in plans:
@@ -62,6 +83,23 @@ def test_random_plans_have_every_option_and_all_lengths_are_equal() -> None:
         for kind in spec.KINDS:
             one = theirs[Kind[kind]]
             assert spec.length(own, kind) == (one.fixed, one.each), kind
+
+
+@pytest.mark.parametrize("step", ["reveal_kept", "open"])
+def test_spoiled_counts_and_slots_are_refused_by_both_or_by_none(step: str) -> None:
+    """Every part: salt, root, counts, slots of opened and of closed rows, and their padding."""
+    spec, ended = pages.run(), []
+    first = CLOSED.segment("few")
+    small = dataclasses.replace(CLOSED, segments=(first, *CLOSED.dense))
+    size = lengths(small)[Kind.COUNTS if step == "reveal_kept" else Kind.SHARE].fixed
+    for place in range(0, size, 7):
+        pair = rounds.Pair(spec, small, 0)
+        pair.spoiled = step, place
+        try:
+            pair.round()
+        except rounds.Ended:
+            ended.append(place)
+    assert {0, 35} <= set(ended) if step == "reveal_kept" else 20 < len(ended) < size // 7
 
 
 class Endpoint:
@@ -114,6 +152,19 @@ def crossed(servers: list[Any], step: str, said: list[bytes]) -> list[Any]:
     return [getattr(s, step)(told) for s, told in zip(servers, reversed(said), strict=True)]
 
 
+def revealed(plan: Plan, servers: list[Any]) -> list[bytes]:
+    commits = [commit(server) for server in servers]
+    if not plan.opens_counts_first:
+        return crossed(servers, "reveal", commits)
+    return crossed(servers, "reveal_kept", crossed(servers, "reveal_counts", commits))
+
+
+def close_few(plan: Plan, sums: dict[str, Any], senders: dict[str, Any]) -> None:
+    """Zero what fewer than `min_contributors` clients have sent."""
+    for segment in plan.with_trees:
+        sums[segment.name][senders[segment.name] < plan.min_contributors] = 0
+
+
 def sums_of(opened: Any) -> dict[str, Any]:
     if isinstance(opened, dict):
         return dict(opened["sums"])
@@ -134,8 +185,9 @@ def spec_client(spec: ModuleType, own: Any, link: Any, kept: dict[int, Any], num
     ask = [(trees.S_a, Kind.MODEL), (trees.S_b, Kind.MODEL_DIGEST)]
     model = [link.fetch(party, kind, round_number, number) for party, kind in ask]
     heard = spec.read_model(trees, round_number, *model)[1]
-    answers = [link.fetch(b, Kind.ANSWER, round_number, number) for b in (0, 1)]
-    assert set(spec.read_rows(trees, round_number, answers)) == {s.name for s in own.retrieving}
+    if own.retrieving:
+        answers = [link.fetch(b, Kind.ANSWER, round_number, number) for b in (0, 1)]
+        assert set(spec.read_rows(trees, round_number, answers)) == {s.name for s in own.retrieving}
     if update is not None:
         for party, data in spec.report(trees, round_number, rounds.as_own(update), heard):
             link.send(party, data)
@@ -152,10 +204,12 @@ def test_the_specification_plays_with_the_library(name: str, role: str) -> None:
     servers = make_pair(spec, plan, ours)
     link = InProcess(*(s if isinstance(s, Server) else Endpoint(s) for s in servers))
     members: dict[int, Any] = {}
+    is_union = plan.payload == "masks"
     fixed = {c: {s.name: rounds.random_rows(rng, s) for s in plan.early} for c in range(3)}
-    for number in range(1, plan.max_epochs + 1):
+    for number in range(1, (plan.max_rounds or plan.max_epochs) + 1):
         crossed(servers, "start", [server.open_round(number) for server in servers])
         wanted_sums: dict[str, Any] = {}
+        senders = {s.name: np.zeros(s.index_space, dtype=np.int64) for s in plan.with_trees}
         for client in range(3):
             parts = {s.name: rounds.random_part(rng, plan, s, fixed[client].get(s.name))
                      for s in plan.segments}  # fmt: skip
@@ -163,18 +217,27 @@ def test_the_specification_plays_with_the_library(name: str, role: str) -> None:
                 if segment.binned:  # two positions of one bin would lose one of them
                     part = parts[segment.name]
                     parts[segment.name] = SegmentUpdate(part.positions[:1], part.values[:1])
+            if is_union:
+                parts = mask_update(plan, {name: part.positions for name, part in parts.items()})
+            who = client + 3 * number * bool(plan.noise_taps)  # others each round
             if client == 2 or role == "specification client":
-                spec_client(spec, own, link, kept, client, number, parts, fixed[client])
+                spec_client(spec, own, link, kept, who, number, parts, fixed[client])
             else:
-                library_client(plan, link, members, client, number, parts, fixed[client])
+                library_client(plan, link, members, who, number, parts, fixed[client])
             add(plan, wanted_sums, parts)
+            for name, count in senders.items():
+                count[parts[name].positions] += 1
         folds = crossed(servers, "agree", [close(server) for server in servers])
         assert [len(a) for a in crossed(servers, "verify", folds)] == [3, 3]
-        shares = crossed(servers, "reveal", [commit(server) for server in servers])
-        opened = crossed(servers, "open", shares)
+        opened = crossed(servers, "open", revealed(plan, servers))
+        close_few(plan, wanted_sums, senders)
         for server, sums in zip(servers, opened, strict=True):
             server.apply(*([sums] if isinstance(server, Server) else []))
-            assert sums_of(sums) == {n: total.tolist() for n, total in wanted_sums.items()}
+            assert sums_of(sums) == sums_of(opened[0])
+            tail = noise_tail(plan.noise_sigma, plan.noise_growth)
+            for name, total in wanted_sums.items():
+                wanted = (total != 0).any(axis=1, keepdims=True) if is_union else total
+                assert np.abs(np.array(sums_of(sums)[name]) - wanted).max() <= tail
     first, second = (tensors_of(server) for server in servers)
     assert first == second
 
@@ -185,7 +248,8 @@ def library_client(plan: Plan, link: Any, members: dict[int, Any], client: int, 
     start = member.continue_session if plan.max_epochs > 1 else member.start_round
     with start(number, indices=wanted) as client_round:
         client_round.download()
-        client_round.retrieve()
+        if plan.retrieving:
+            client_round.retrieve()
         left = client_round.submit(parts).unmatched
     assert not any(len(rows) for rows in left.values())
 

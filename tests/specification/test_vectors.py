@@ -16,7 +16,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "vectors"
 ALLOWED = {"hashlib", "hmac", "json", "math", "struct", "cryptography"}
 """What the blocks may import; `math` for whole square roots and greatest common divisors."""
 OTHERS = {
-    "field.json", "sum_bound.json", "round_audited.json", "rounds_correlated.json", "sefl.json",
+    "field.json", "round_audited.json", "rounds_correlated.json", "sefl.json",
 }  # fmt: skip
 """Vectors of what the pages do not specify yet, and of other protocols."""
 
@@ -62,9 +62,15 @@ def test_the_blocks_import_nothing_of_the_library() -> None:
 
 
 def test_every_file_of_vectors_is_read_here_or_named_as_left_out() -> None:
-    here = Path(__file__).read_text()
+    here = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     for path in FOLDER.glob("*.json"):
         assert path.name in OTHERS or f'"{path.stem}"' in here, path.name
+
+
+def test_the_page_lists_every_file() -> None:
+    page = (pages.FOLDER / "vectors.md").read_text()
+    for path in FOLDER.rglob("*.json"):
+        assert f"`{path.relative_to(FOLDER).as_posix()}`" in page, path.name
 
 
 def test_labels_keys_digests_and_streams(spec: ModuleType) -> None:
@@ -199,16 +205,14 @@ def finish(servers: list[Any]) -> dict[str, Any]:
     return first
 
 
-def model_digest(spec: ModuleType, model: Any) -> str:
-    """The digest of the vectors, of all tensors by name; it never travels."""
-    tensors = {t["name"]: t for s in model.plan.segments for t in s.tensors}
-    text = b""
-    for name, tensor in sorted(tensors.items()):
-        shape = ",".join(map(str, tensor["shape"]))
-        text += spec.frame(name.encode(), tensor["dtype"].encode(), shape.encode())
-        text += model.tensors[name]
-    digest: str = spec.sha256(text).hex()
-    return digest
+def test_sums_within_their_bound(spec: ModuleType) -> None:
+    for case in cases("sum_bound"):
+        plan = spec.read_plan(json.dumps(case["plan"], sort_keys=True, separators=(",", ":")))
+        opened = {"clients": list(range(case["clients"])), "weight": case["weight"]}
+        opened |= {"sums": case["sums"], "lanes": case["lanes"]}
+        assert case["kept"] != case["sums"]
+        spec.keep_bound(plan, opened)
+        assert opened["sums"] == case["kept"]
 
 
 def test_a_round_at_both_servers(spec: ModuleType) -> None:
@@ -225,7 +229,7 @@ def test_a_round_at_both_servers(spec: ModuleType) -> None:
     assert opened["clients"] == vector["clients"]
     assert opened["sums"] == vector["sums"]
     assert opened["lanes"] == vector["lanes"]
-    assert model_digest(spec, servers[0].model) == vector["model"]
+    assert spec.whole_digest(servers[0].model).hex() == vector["model"]
 
 
 @pytest.mark.parametrize("case", cases("round_bad_reports"), ids=lambda case: case["defect"])

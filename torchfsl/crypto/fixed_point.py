@@ -84,7 +84,10 @@ class FixedPoint:
         if self.rounding not in ("nearest", "stochastic"):
             raise ParameterError(f"rounding is {self.rounding!r}; choose nearest or stochastic")
         if self.q_max < 1:
-            raise ParameterError("clip * 2**frac_bits is below 1: use more frac_bits")
+            raise ParameterError(
+                f"clip is {self.clip:g}, below one step of frac_bits={self.frac_bits}, so every "
+                f"value rounds to 0: give a clip of {2.0**-self.frac_bits:g} or more"
+            )
         self.check_headroom(1, 1)
 
     @classmethod

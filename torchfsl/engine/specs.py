@@ -194,8 +194,8 @@ def check_fixed(inventory: Inventory, rows: Rows | None, rest: RestPolicy) -> No
     for name in inventory.tables:
         if rows is None or rows.fixed is None:
             raise ParameterError(
-                f"segment {name!r}: max_epochs above 1 keeps a client's positions for several "
-                "rounds: use Rows(choose=Fixed(ids)), or max_epochs=1"
+                f"segment {name!r}: under max_epochs above 1 a client sends the same rows in all "
+                "rounds of a session. Use Rows(choose=Fixed(ids)), or max_epochs=1"
             )
     if not isinstance(rest, Fixed | Dense):
         raise ParameterError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +14,15 @@ import torch
 from torchfsl.errors import ParameterError
 from torchfsl.federation.federated import Federated
 from torchfsl.federation.local_servers import LocalServers
-from torchfsl.federation.planning import LANES, Planner
+from torchfsl.federation.planning import LANES
 from torchfsl.federation.results import SimulationResult
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.plan import SubmodelPlan
+
+_DRAWN = {"session", "hash_seed", "server_keys"}
+"""Fields that differ between tasks of equal settings."""
+_ASKED = ("max_clients", "min_clients", "max_weight", "l2_bound", "clip", "proofs")
+"""Options of `Federated` that a plan holds as they were given."""
 
 
 def checkpoint_of(resume: object, save: str | Path | None) -> Mapping[str, Any] | None:
@@ -65,8 +72,15 @@ def keep(
             )
 
 
-def take_plan(fed: Federated, checkpoint: Mapping[str, Any] | None) -> None:
+def take_plan(
+    fed: Federated, checkpoint: Mapping[str, Any] | None, *, by_weight: bool = False
+) -> None:
     """Use the plan of the rounds so far, if there are any.
+
+    Args:
+        fed: with a plan, or with options for one.
+        checkpoint: of the rounds so far.
+        by_weight: whether a missing plan would be made for weights.
 
     Raises:
         ParameterError: they have another plan, or a privacy budget would begin a second time.
@@ -81,35 +95,46 @@ def take_plan(fed: Federated, checkpoint: Mapping[str, Any] | None) -> None:
             )
         return
     text = checkpoint["federated"].get("plan")
-    if isinstance(text, str) and not fed.hooks.rounds and isinstance(fed.planner.plan, Plan | None):
-        plan, own = Plan.from_json(text), fed.planner.plan
-        if own is not None and own != dataclasses.replace(
-            plan, session=own.session, hash_seed=own.hash_seed, server_keys=own.server_keys
-        ):
-            raise ParameterError(
-                "resume= was made under another plan than fed.plan: resume with the settings of "
-                "that plan, or start without resume=, which is another task with its own budget",
-                code="another-task",
-            )
-        if own is None and (other := _first_difference(fed.planner, plan)):
-            raise ParameterError(
-                f"resume= was made with {other}: give Federated the same, or start without resume=",
-                code="another-task",
-            )
-        fed.plan = plan
+    if not isinstance(text, str):
+        return
+    own = fed.planner.plan
+    differing = _other_options(fed, text, by_weight) if own is None else _other_fields(own, text)
+    if differing:
+        raise ParameterError(
+            f"resume= has another plan ({'; '.join(differing)[:90]}): give Federated the settings "
+            "of that run, or leave out resume=, which is another task with its own budget",
+            code="another-task",
+        )
+    if not fed.hooks.rounds and isinstance(own, Plan | None):
+        fed.plan = Plan.from_json(text)
 
 
-def _first_difference(planner: Planner, plan: Plan) -> str:
-    """The first option of a Federated without a plan that a plan has otherwise; "" if none."""
-    options = planner.options
-    if planner.lane != plan.lane:
-        average = next(name for name, lane in LANES.items() if lane == plan.lane)
-        return f"average={average!r}, and this Federated has average={options['average']!r}"
-    for name, value in options.items():
-        had = getattr(plan, name, None)
-        if name != "min_clients" and value is not None and had is not None and value != had:
-            return f"{name}={had!r}, and this Federated has {name}={value!r}"
-    return ""
+def _other_fields(own: SubmodelPlan, text: str) -> list[str]:
+    """In words the fields in which two plans differ, without what is drawn for each task."""
+    mine, kept = json.loads(own.to_json()), json.loads(text)
+    names = sorted({*mine, *kept} - _DRAWN, key=lambda name: (name == "segments", name))
+    return [_told(n, mine.get(n), kept.get(n)) for n in names if mine.get(n) != kept.get(n)]
+
+
+def _other_options(fed: Federated, text: str, by_weight: bool) -> list[str]:
+    """In words the options in which a plan differs from the one that would be made."""
+    options, plan = fed.planner.options, Plan.from_json(text)
+    lane = "weight" if by_weight else LANES[options["average"]]
+    found = [] if lane == plan.lane else [_told("lane", lane, plan.lane)]
+    options = options | {"min_clients": min(options["min_clients"], plan.max_clients)}
+    asked = {name: options[name] for name in _ASKED if options.get(name) is not None}
+    kept = {name: getattr(plan, name) for name in asked}
+    return found + [_told(n, asked[n], kept[n]) for n in asked if asked[n] != kept[n]]
+
+
+def _told(name: str, own: object, kept: object) -> str:
+    """A difference in words; `lane` by the average that it stands for."""
+    if name == "lane":
+        averages = {lane: average for average, lane in LANES.items()}
+        name, own, kept = "average", averages.get(own, own), averages.get(kept, kept)  # type: ignore[call-overload]
+    if isinstance(own, list | dict) or isinstance(kept, list | dict):
+        return f"{name} differ"
+    return f"{name} is {own!r} here and {kept!r} there"
 
 
 def go_on(

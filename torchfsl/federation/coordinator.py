@@ -24,7 +24,6 @@ from torchfsl.federation.federated import Federated
 from torchfsl.federation.results import RoundResult
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.privacy import warn_if_unused
 from torchfsl.service.client.links import Closing
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.net.channels import TlsFiles
@@ -239,7 +238,6 @@ def for_two_servers(
             "running servers do not load torch: choose torchfsl.optim.SGD, Adam, LazyAdam, "
             f"FTRL or RowAdagrad, got {type(chosen).__name__}"
         )
-    warn_if_unused(plan)
     return plan, chosen
 
 

@@ -203,7 +203,7 @@ class Federated:
                 "rounds have begun under the present plan: make a new Federated for another one"
             )
         self.hooks.exchange.check_plan(plan)
-        self.planner.plan = plan
+        self.planner.take(plan)
 
     def make_plan(self, **changes: Any) -> Plan:
         """Make the plan from the options of this object and `changes` of them.
@@ -322,14 +322,11 @@ class Federated:
         chosen = self.default_optimizer() if server_optimizer is None else server_optimizer
         state = self.hooks.server_state()
         home = make_servers(
-            self.plan,
-            state,
-            optimizer=chosen,
-            source=self.hooks.settings.source,
-            protocol=protocol,
-            widths=widths,
-        )
-        return LocalServers(home)
+            self.plan, state, optimizer=chosen, source=self.hooks.settings.source,
+            protocol=protocol, widths=widths,
+        )  # fmt: skip
+        self.planner.warn_of_unused_noise()
+        return LocalServers(home, has_reports=self.hooks.rounds > 0)
 
     def default_optimizer(self) -> OptimizerSettings:
         """The servers' optimizer where none is chosen.
@@ -491,9 +488,9 @@ class Federated:
 
     # --- in words -----------------------------------------------------------------------------
 
-    def explain(self) -> str:
-        """`plan.explain()`, the servers' step, and what rounds keep in a client's memory."""
+    def explain(self, **options: Any) -> str:
+        """`plan.explain(**options)`, the servers' step, and what rounds keep at a client."""
         memory, step = self.hooks.explain_memory(self.plan), self.default_optimizer()
         own = f"servers step by SGD({step.lr:g}, momentum={step.momentum:g}) unless told otherwise"
-        lines = [self.plan.explain(), own, "memory of a client, next to its model:", *memory]
-        return "\n".join(lines)
+        head = "memory of a client, next to its model:"
+        return "\n".join([self.plan.explain(**options), own, head, *memory])

@@ -21,7 +21,6 @@ from torchfsl.federation.results import RoundResult, mean_loss
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.fsl.noise import BothServers
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.privacy import warn_if_unused
 from torchfsl.sefl.round import AggregatorAndKeyHolder
 from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.sesa.round import OneServer
@@ -54,10 +53,12 @@ class LocalServers:
         closed: number of the last round that closed with sums; -1 before the first.
     """
 
-    def __init__(self, home: Aggregation) -> None:
+    def __init__(self, home: Aggregation, *, has_reports: bool = False) -> None:
+        """With `has_reports` a plan with noise needs `load_state_dict` before a round."""
         self.plan, self._home, self._privacy = home.plan, home, PrivacyState(home)
         self.number = self.closed = -1
         self._open: _OpenRound | None = None
+        self._has_lost_count = has_reports and bool(self._privacy.save())
 
     def __repr__(self) -> str:
         state = "open" if self._open else "idle"
@@ -81,8 +82,15 @@ class LocalServers:
             The result, which is complete once the block is left.
 
         Raises:
+            ParameterError: these servers do not know what clients have reported before.
             ProtocolError: a round is open, or too few clients participated; the model is as before.
         """
+        if self._has_lost_count:
+            raise ParameterError(
+                "clients have reported under this plan before, and new servers count from 0: call "
+                "servers.load_state_dict(earlier_servers.state_dict()), or make a new Federated",
+                code="budget-unknown",
+            )
         if self._open is not None:
             raise ProtocolError(
                 f"round {self.number} is open: leave its block before the next round begins"
@@ -129,7 +137,6 @@ class LocalServers:
             "number": self.number,
             "plan": self.plan.digest.hex(),
             "model": {name: torch.tensor(value) for name, value in model.state.items()},
-            "optimizer_kind": type(model.optimizer).__name__,
             "optimizer": {n: torch.tensor(value) for n, value in model.optimizer.state().items()},
             "privacy": {n: torch.tensor(value) for n, value in self._privacy.save().items()},
         }
@@ -138,7 +145,7 @@ class LocalServers:
         """Go on from a `state_dict`.
 
         Raises:
-            ParameterError: it is of another model, or of another kind of optimizer.
+            ParameterError: it is of another model.
             ProtocolError: a round is open.
         """
         if self._open is not None:
@@ -154,14 +161,8 @@ class LocalServers:
             )
         if any(set(model.state) != set(state["model"]) for model in self._home.models):
             raise ParameterError("expected the servers' state of this model, got another one's")
-        kind = type(self._home.model.optimizer).__name__
-        if (had := state.get("optimizer_kind", kind)) != kind:
-            raise ParameterError(
-                f"expected the state of {had}, these servers have {kind}: pass the "
-                "server_optimizer of the rounds before",
-                code="optimizer-state",
-            )
         self._privacy.load(noise)
+        self._has_lost_count = False
         for model in self._home.models:
             for name, value in state["model"].items():
                 model.state[name][...] = _array(value)
@@ -240,7 +241,6 @@ def make_servers(
         "torchfsl.optim.from_torch(make)"
     )
     expect_able(("build",), optimizer, "server_optimizer", remedy)
-    warn_if_unused(plan)
 
     def model() -> ServerModel:
         return ServerModel(state, optimizer.build(), source=source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, get_args
 
@@ -18,6 +19,7 @@ from torchfsl.engine.specs import check_fixed, segment_specs
 from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.privacy import lacks_its_noise
 from torchfsl.submodel.plan import Lane, SubmodelPlan
 from torchfsl.submodel.segments import BUFFERS, SegmentSpec, default_encoding
 
@@ -113,6 +115,25 @@ class Planner:
     def __init__(self, hooks: Hooks, options: dict[str, Any]) -> None:
         self._hooks, self.options = hooks, options
         self.plan: SubmodelPlan | None = None
+
+    def take(self, plan: SubmodelPlan) -> None:
+        """Use another plan; a warning says so where it has no noise and the one before had."""
+        if getattr(self.plan, "noise_sigma", 0) and not getattr(plan, "noise_sigma", 0):
+            warnings.warn(
+                "the new plan adds no noise, and the plan before it did: assign the result of "
+                "privacy.calibrate() again, as fed.plan = privacy.calibrate(fed.plan, ...)",
+                stacklevel=4,
+            )
+        self.plan = plan
+
+    def warn_of_unused_noise(self) -> None:
+        """Say that `calibrate` made a plan with noise and this one, without, is in use."""
+        if lacks_its_noise(self.plan):
+            warnings.warn(
+                "these rounds add no noise: privacy.calibrate() returned a new plan, which "
+                "Federated does not use. Write fed.plan = privacy.calibrate(fed.plan, ...)",
+                stacklevel=3,
+            )
 
     @property
     def needs_rows(self) -> bool:

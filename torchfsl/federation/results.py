@@ -54,7 +54,10 @@ class RoundResult:
 
     def __str__(self) -> str:
         loss = "-" if self.loss is None else f"{self.loss:.4f}"
-        parts = [f"round {self.number}", f"{self.num_clients} clients", f"loss {loss}"]
+        clients = f"{self.num_clients} clients"
+        if self.num_clients == 1:
+            clients = "1 client, alone in its sum"
+        parts = [f"round {self.number}", clients, f"loss {loss}"]
         if self.matches_plain is not None:
             parts.append(f"matches plain {self.matches_plain}")
         parts += [

@@ -72,7 +72,8 @@ def simulate(
             data itself, as it is trained on.
         rows: instead, the ids that a client's data uses: faster.
         weight: how much a client counts under `average="weight"`: a whole number from 1. Asked once
-            for each client before the first round.
+            for each client before the first round. Without a plan it changes the average
+            `clients`, with a warning.
         clients_per_round: drawn anew each round, from `seed`; all by default.
         sampler: chooses the clients of a round instead; `cyclic` takes all in a fixed order drawn
             from `seed`, which keeps a plan's participation limits. Clients that the plan does not
@@ -110,7 +111,7 @@ def simulate(
     _check_arguments(data, size, rounds, evaluate_every, optimizer_state, seed)
     weights = {} if weight is None else _weights_of(data, weight)
     checkpoint = checkpoint_of(resume, save)
-    take_plan(fed, checkpoint)
+    take_plan(fed, checkpoint, by_weight=bool(weights))
     drawing = _sampler_of(sampler, size, seed)
     run = _Simulation(fed, data, train, batches, rows, weights, size, drawing, seed)
     run.make_plan()
@@ -172,18 +173,40 @@ class _Simulation(Generic[Data]):
         changes: dict[str, Any] = {
             "max_clients": self.fed.planner.options["max_clients"] or self.size
         }
-        least = self.fed.planner.options["min_clients"]
-        changes["min_clients"] = min(least, changes["max_clients"])
+        least, most = self.fed.planner.options["min_clients"], changes["max_clients"]
+        changes["min_clients"] = min(least, most)
+        if least > most:
+            warnings.warn(
+                f"min_clients = {least} is lowered to {most}, the clients of a round"
+                + ", so servers see a single client's update" * (most == 1)
+                + f": simulate {least} clients or more",
+                stacklevel=3,
+            )
         if self.fed.planner.needs_rows:
             asked = [self.ids_of(one) for one in self.data.values()]
             changes["rows_per_client"] = self.fed.row_counts(asked).rows_per_client()
-        if self.weights and self.fed.planner.lane != "weight":
-            raise ParameterError(
-                f"weight= counts under average='weight', and this Federated has average="
-                f"{self.fed.planner.options['average']!r}: pass torchfsl.Federated(..., "
-                f"average='weight', max_weight={max(self.weights.values())})"
-            )
+        if self.weights:
+            changes |= self._by_weight()
         self.fed.make_plan(**changes)
+
+    def _by_weight(self) -> dict[str, Any]:
+        """Options of a plan for weights; a warning says that they change the average."""
+        options = self.fed.planner.options
+        most = options.get("max_weight") or max(self.weights.values())
+        if options["average"] == "rows":
+            raise ParameterError(
+                "weight= needs average='weight', and Federated has average='rows': leave out "
+                f"weight=, or pass average='weight', max_weight={most} to Federated",
+                code="wrong-weight",
+            )
+        if options["average"] != "weight":
+            warnings.warn(
+                "weight= changes the average from 'clients' to 'weight', under which servers learn "
+                "sums of weights and step by SGD(1) by default. To ask for it, pass "
+                f"average='weight', max_weight={most} to Federated",
+                stacklevel=4,
+            )
+        return {"average": "weight", "max_weight": most}
 
     def ids_of(self, data: Data) -> Any:
         """The rows that a client fetches."""

@@ -7,7 +7,7 @@ import math
 
 from torchfsl.crypto.field128 import ELEMENT_BYTES
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ParameterError, expect_a
+from torchfsl.errors import ParameterError, expect_a, is_real
 from torchfsl.fsl import advantage, privacy
 from torchfsl.fsl.costs import ServerMemory, memory, predict
 from torchfsl.fsl.noise import noise_values, ring_bytes
@@ -34,12 +34,14 @@ def explain(plan: Plan, *, security: bool = False, delta: float = 1e-6) -> str:
     Args:
         plan: of two servers.
         security: whether the advantages of attackers follow.
-        delta: of the guarantee of the plan's noise, in (0, 1).
+        delta: of the epsilon that is printed for noise, in (0, 1): the one that `calibrate` got.
 
     Raises:
-        ParameterError: no plan, or delta out of range.
+        ParameterError: no plan, or `delta` is out of range.
     """
     expect_a(Plan, plan, "plan", "pass fed.plan, of torchfsl.Federated(...)")
+    if not is_real(delta) or not 0 < delta < 1:
+        raise ParameterError(f"delta is {delta!r}: choose a number in (0, 1), such as 1e-6")
     head = ("segment", "policy", "mechanism", "m", "tau", "k_max", "bins", "theta", "nu", "stash",
             "upload B", "dense B", "download B", "tensors")  # fmt: skip
     rows = [head] + [_row(plan, segment) for segment in plan.segments]
@@ -143,8 +145,8 @@ def _private(plan: Plan, delta: float) -> list[str]:
         f"Protects one client number over the whole task: epsilon {found.epsilon_server:.2f} at "
         f"delta {delta:g} against either server if the other adds its noise, and "
         f"{found.epsilon_public:.2f} against everybody else, compared with zeros sent in the same "
-        f"rounds (with other data: {found.epsilon_replaced:.2f}). plan.explain(delta=...) "
-        f"gives it for another delta. {limits}",
+        f"rounds (with other data: {found.epsilon_replaced:.2f}). explain("
+        f"delta=...) prints another delta, such as that of calibrate. {limits}",
         "Not hidden: who takes part, and when. Not protected: one person with several numbers; "
         "anybody, if both servers work together or leave out their noise.",
         f"Noise in a mean of {plan.max_clients} reports: {spread:.2g} times l2_bound on each "

@@ -16,14 +16,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ParameterError, expect_a
+from torchfsl.errors import ParameterError, expect_a, is_real, whole_numbers
 from torchfsl.fsl import sampled_blocks as accountant_of_blocks
 from torchfsl.fsl import sampled_gaussian
 from torchfsl.fsl.noise import lanes as lanes_of
@@ -32,19 +31,19 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel import taps as correlation
 from torchfsl.submodel.accounting import accounting, renyi_epsilon
 from torchfsl.submodel.participation import check_clients, limits_of
-from torchfsl.submodel.plan import MAX_BOUND, SubmodelPlan
+from torchfsl.submodel.plan import MAX_BOUND
 
 _ORDERS: Final = [
     *(1 + i / 32 for i in range(1, 96)),
     *range(4, 65),
     *(round(64 * 2 ** (i / 8)) for i in range(1, 49)),
 ]
-_GIVEN: Final[set[bytes]] = set()
-"""Digests of plans that `calibrate` got in this process."""
 _ROUNDING_VARIANCE: Final = 2.0
 _ROUNDING_SLACK: Final = 5 * math.exp(-2 * math.pi**2 * _ROUNDING_VARIANCE)
 """A discrete Gaussian of variance v is a continuous one of variance v - 2, rounded at random, up to
 a factor of exp(+-slack) in every probability; see `docs/specification/privacy-proofs.md`."""
+_CALIBRATED: Final[set[bytes]] = set()
+"""Digests of plans without noise of which `calibrate` made one with noise in this process."""
 
 
 def l2_bound(encoding: FixedPoint, norm: float) -> int:
@@ -54,8 +53,9 @@ def l2_bound(encoding: FixedPoint, norm: float) -> int:
         ParameterError: the norm is negative, not finite, or beyond 2**62 units of the encoding, or
             positive and below one.
     """
-    if not 0 <= norm < math.inf:
-        raise ParameterError(f"the norm is {norm}: give a number from 0, which sets no bound")
+    expect_a(FixedPoint, encoding, "encoding", "call l2_bound(torchfsl.FixedPoint(...), 1.0)")
+    if not is_real(norm) or not 0 <= norm < math.inf:
+        raise ParameterError(f"the norm is {norm!r}: give a number from 0, which sets no bound")
     try:
         bound = math.floor(math.ldexp(norm, encoding.frac_bits))
     except OverflowError:
@@ -160,11 +160,9 @@ def guarantee(
         ParameterError: a plan without noise or, for blocks, of more than one segment of trees, a
             number out of range, settings that have no proof together, or the extra is missing.
     """
-    expect_a(Plan, plan, "plan", "pass fed.plan, of torchfsl.Federated(...)")
+    expect_a(Plan, plan, "plan", "call privacy.guarantee(fed.plan, delta=1e-6)")
     server, public = _noises(plan)
-    reports, clients = (1, 1) if sampled is None else sampled
-    if not 1 <= reports <= clients:
-        raise ParameterError(f"sampled is {sampled}; it is (n, K) with n of K clients in a round")
+    reports, clients = _sample_of(sampled)
     rounds = _checked_rounds(plan, delta, rounds)
     limited = plan.max_participations or plan.min_separation > 1
     if (sampled and limited) or (sampled_blocks and plan.noise_taps):
@@ -208,7 +206,9 @@ def calibrate(
     sampled_blocks: bool = False,
     other_plan: Plan | None = None,
 ) -> Plan:
-    """The plan with noise that guarantees (epsilon, delta) against either server, and no more.
+    """A new plan that has noise for (epsilon, delta); write `fed.plan = privacy.calibrate(...)`.
+
+    `plan` itself has none. The guarantee against either server sets how much noise there is.
 
     Args:
         plan: with `l2_bound`.
@@ -230,11 +230,11 @@ def calibrate(
         ParameterError: no bound, a number out of range, noise beyond the sampler or the ring, or
             the extra is missing.
     """
-    expect_a(Plan, plan, "plan", "pass fed.plan, of torchfsl.Federated(...)")
+    remedy = "call fed.plan = privacy.calibrate(fed.plan, epsilon=8.0, delta=1e-6, rounds=100)"
+    expect_a(Plan, plan, "plan", remedy)
     if not plan.l2_bound:
         raise ParameterError("noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)",
                              code="noise-without-bound")  # fmt: skip
-    _GIVEN.add(plan.digest)
     _check_ask(epsilon, delta, clients, lane_share, share)
     rounds = _checked_rounds(plan, delta, rounds)
     most, apart = max_participations or plan.max_participations, min_separation
@@ -246,12 +246,14 @@ def calibrate(
     wanted = _wanted(plan, epsilon, delta, rounds, other_plan) * math.sqrt(count / share)
     if sampled_blocks:
         limits["noise_taps"] = ()
-        return _least_noise(plan, wanted, epsilon, delta, rounds, limits, other_plan)
+        noisy_plan = _least_noise(plan, wanted, epsilon, delta, rounds, limits, other_plan)
+        _CALIBRATED.add(plan.digest)
+        return noisy_plan
     noisy = functools.partial(
         _with_noise, wanted=wanted, lane_share=lane_share, limits=limits, rounds=rounds, band=band
     )
     try:
-        return noisy(plan)
+        noisy_plan = noisy(plan)
     except ParameterError as error:
         if error.code == "not-accounted":
             raise
@@ -259,16 +261,13 @@ def calibrate(
         ways += ["a larger epsilon", "fewer participations", "or fewer clients"]
         wish = f"{what}: choose one of {', '.join(ways)}"
         raise ParameterError(wish, code="ring-overflow") from error
+    _CALIBRATED.add(plan.digest)
+    return noisy_plan
 
 
-def warn_if_unused(plan: SubmodelPlan) -> None:
-    """Warn of rounds without noise under a plan that `calibrate` got: its result was not taken."""
-    if isinstance(plan, Plan) and not plan.noise_sigma and plan.digest in _GIVEN:
-        warnings.warn(
-            "this plan has no noise: privacy.calibrate does not change the plan that it gets, it "
-            "returns another one. Call fed.plan = privacy.calibrate(fed.plan, ...)",
-            stacklevel=3,
-        )
+def lacks_its_noise(plan: object) -> bool:
+    """Whether `calibrate` made a plan with noise of this one, which has none, in this process."""
+    return isinstance(plan, Plan) and not plan.noise_sigma and plan.digest in _CALIBRATED
 
 
 def _with_noise(
@@ -294,9 +293,12 @@ def _with_noise(
 def _check_ask(epsilon: float, delta: float, clients: int, lane_share: float, share: float) -> None:
     limits = {"epsilon": (epsilon, 1e6), "lane_share": (lane_share, 0.99), "share": (share, 1)}
     for name, (value, most) in limits.items():
-        if not isinstance(value, int | float) or not 0 < value <= most:
+        if not is_real(value) or not 0 < value <= most:
             wish = f"{name} is {value!r}: choose a number above 0, at most {most:g}"
             raise ParameterError(wish, code="out-of-range")
+    (clients,) = whole_numbers(clients=clients)
+    if not is_real(delta) or not 0 < delta < 1:
+        raise ParameterError(f"delta is {delta!r}: choose a number in (0, 1), such as 1e-6")
     if clients and delta * clients >= 1:
         raise ParameterError(
             f"delta is {delta:g} with {clients:,} clients: choose one below {1 / clients:.6g}, or "
@@ -362,16 +364,27 @@ def _sigma(gaussian: float, bits: int = 0) -> int:
 
 def _checked_rounds(plan: Plan, delta: float, rounds: int) -> int:
     """The number of rounds to account for."""
+    (rounds,) = whole_numbers(rounds=rounds)
     if not rounds and not plan.max_rounds:
         raise ParameterError(
             "say for how many rounds: give rounds, or plan with max_rounds", code="rounds-missing"
         )
-    if not 0 < delta < 1 or rounds < 0:
+    if not is_real(delta) or not 0 < delta < 1 or rounds < 0:
         raise ParameterError(
-            f"delta is {delta} and rounds {rounds}: delta must lie in (0, 1), rounds be 1 or more, "
+            f"delta is {delta!r} and rounds {rounds}: choose a delta in (0, 1) and rounds from 1, "
             "or 0 for the plan's max_rounds"
         )
     return rounds or plan.max_rounds
+
+
+def _sample_of(sampled: object) -> tuple[int, int]:
+    """Reports of a round, and the clients that they are drawn from."""
+    given = (1, 1) if sampled is None else sampled
+    if isinstance(given, tuple | list) and len(given) == 2:
+        reports, clients = whole_numbers(reports=given[0], clients=given[1])
+        if 1 <= reports <= clients:
+            return reports, clients
+    raise ParameterError(f"sampled is {sampled!r}: pass (n, K), for n of K clients in a round")
 
 
 def _sensitivities(plan: Plan) -> tuple[float, float]:
@@ -405,6 +418,7 @@ class _Noise(NamedTuple):
 
 def whole_task(plan: Plan) -> _Noise:
     """Noise over sensitivity of all rounds together of a plan with noise and `max_rounds`."""
+    expect_a(Plan, plan, "other_plan", "pass the plan of the other task")
     rounds = _checked_rounds(plan, 0.5, 0)
     whole = _noises(plan)[0].times(charged(plan, rounds))
     return whole._replace(slack=rounds * whole.slack)

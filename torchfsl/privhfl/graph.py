@@ -71,7 +71,11 @@ class Graph:
         if not nodes or nodes[0].op != "input" or nodes[-1].op not in LINEAR:
             raise ParameterError("a network begins with its input and ends with a linear layer")
         if len(nodes[-1].shape) != 1 or len(nodes[-1].inputs) != 1:
-            raise ParameterError("the last layer gives one vector of logits, without a shortcut")
+            raise ParameterError(
+                f"the last layer gives values of shape {nodes[-1].shape} from "
+                f"{len(nodes[-1].inputs)} inputs: end the network with nn.Flatten() and nn.Linear, "
+                "without a shortcut around them"
+            )
         for number, node in enumerate(nodes):
             if any(source >= number for source in node.inputs):
                 raise ParameterError("a node stands before its input")

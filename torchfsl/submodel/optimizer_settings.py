@@ -70,11 +70,13 @@ class OptimizerSettings:
             )
         if self.name != "lazy-adam" and rates:
             raise ParameterError(
-                f"rates is a setting of lazy-adam: {self.name} takes none", code="unused-option"
+                f"rates is a setting of lazy-adam, and {self.name} takes none: leave it out",
+                code="unused-option",
             )
         if self.name != "sgd" and (self.momentum != 0 or self.lr_decay != 1):
             raise ParameterError(
-                f"momentum and lr_decay are settings of sgd: {self.name} takes neither",
+                f"momentum and lr_decay are settings of sgd, and {self.name} takes neither: leave "
+                "them out",
                 code="unused-option",
             )
         if self.name != "ftrl" and (self.beta, self.l1, self.l2) != (1, 0, 0):

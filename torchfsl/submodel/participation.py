@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from torchfsl.errors import ParameterError, RejectedSubmission, whole_numbers
+from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission, whole_numbers
 from torchfsl.submodel import taps as correlation
 from torchfsl.submodel.plan import SubmodelPlan
 
@@ -35,13 +35,15 @@ class Participation:
         """
         if 0 < self._most <= self.counts.get(client, 0):
             raise RejectedSubmission(
-                f"client {client} has sent {self._most} of {self._most} reports: it has finished",
+                f"client {client} has sent all of its max_participations = {self._most} reports: "
+                "leave it out of this round and of later ones",
                 code="participations-spent",
             )
         wait = self.last.get(client, index - self._separation) + self._separation - index
         if wait > 0:
             raise RejectedSubmission(
-                f"client {client} comes too early: it may send again after {wait} more rounds",
+                f"client {client} comes too early: leave it out of the next {wait} rounds, the "
+                "present one included",
                 code="too-early",
             )
 
@@ -63,6 +65,20 @@ class Participation:
             for client in clients:
                 self.counts[client] = self.counts.get(client, 0) + 1
                 self.last[client] = index
+
+
+def check_rounds(plan: SubmodelPlan, opened: int) -> None:
+    """Refuse a round beyond the plan's.
+
+    Raises:
+        ProtocolError: as many rounds as the plan allows were opened.
+    """
+    if 0 < plan.max_rounds <= opened:
+        raise ProtocolError(
+            f"all max_rounds = {plan.max_rounds} rounds of the plan were opened: stop here, or "
+            "make a new Federated and plan, whose privacy budget comes on top of the spent one",
+            code="rounds-spent",
+        )
 
 
 def limits_of(rounds: int, most: int, apart: int, band: int | None) -> tuple[dict[str, Any], int]:

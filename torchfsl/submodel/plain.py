@@ -15,7 +15,7 @@ from torchfsl.submodel.aggregation import Closed, Participant, Receipt, RoundSes
 from torchfsl.submodel.halves import as_heard, check_finite
 from torchfsl.submodel.in_process import Sessions, Stopwatch
 from torchfsl.submodel.opened import Opened
-from torchfsl.submodel.participation import Participation
+from torchfsl.submodel.participation import Participation, check_rounds
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, in_the_clear, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
@@ -140,6 +140,7 @@ class Plain:
 
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`."""
+        check_rounds(self.plan, self.rounds_opened)
         self._watch, self._sum = Stopwatch(), PlainSum(self.plan)
         self._sessions, self._number = Sessions(), round_number
 
@@ -203,9 +204,9 @@ class Plain:
         clients = tuple(sorted(total.weights))
         if len(clients) < self.plan.min_clients:
             raise ProtocolError(
-                f"{len(clients)} reports, the plan wants {self.plan.min_clients} (min_clients): "
-                "the round closes unopened. Let more clients participate, or plan with a lower "
-                "min_clients",
+                f"{len(clients)} reports, the plan wants {self.plan.min_clients} (min_clients), so "
+                "the round closes unopened: let more clients participate, or lower min_clients (1 "
+                "opens a single client's update)",
                 code="too-few-reports",
             )
         weight = sum(total.weights.values())

@@ -227,7 +227,7 @@ class SubmodelPlan:
         """The plan in words: what servers learn, what a client sends, what a round costs.
 
         For a plan of two servers, `security=True` adds the advantages of attackers over all rounds,
-        and `delta=` is that of the printed guarantee of noise, by default 1e-6.
+        and `delta=` is that of the epsilon that is printed (default: 1e-6).
         """
         package = type(self).__module__.split(".")[1]
         module = importlib.import_module(f"torchfsl.{package}.explain")  # above plans

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Final
 
-from torchfsl.errors import ParameterError, expect_a
+from torchfsl.errors import ParameterError, expect_a, is_real
 from torchfsl.fsl import messages
 from torchfsl.fsl.audit.transcript import auditor_bytes, transcript_bytes
 from torchfsl.fsl.costs import predict
@@ -134,10 +134,22 @@ def estimate(
             f"clients is {count}: the plan has max_clients = {plan.max_clients}, plan for more",
             code="client-limits",
         )
-    for name, value in (("cores", cores), ("bandwidth", bandwidth), ("within", within)):
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ParameterError(f"{name} is {value!r}: give a number above 0", code="out-of-range")
-    rates = measured_rates() if rates is None else rates
+    numbers = (
+        ("cores", cores, 4, ""),
+        ("bandwidth", bandwidth, 10, " for 10 gigabits a second"),
+        ("within", within, 3600, " for an hour"),
+    )
+    for name, value, example, unit in numbers:
+        if not is_real(value) or not 0 < value < math.inf:
+            raise ParameterError(
+                f"{name} is {value!r}: give a number above 0, as {name}={example}{unit}",
+                code=None if is_real(value) else "wrong-type",
+            )
+    if rates is None:
+        rates = measured_rates()
+    expect_a(
+        Rates, rates, "rates", "leave it out, or pass a torchfsl.fsl.estimates.measuring.Rates"
+    )
     costs = predict(plan, cores=math.ceil(cores))
     received, sent = traffic(plan, count)
     seconds = rates.server(plan, count)

@@ -36,7 +36,7 @@ from torchfsl.fsl.server.states import INSTEAD, RoundState, Step, check_parts, n
 from torchfsl.fsl.uploads import FETCHES, UPLOADS
 from torchfsl.submodel.correlated_noise import CorrelatedNoise
 from torchfsl.submodel.opened import Opened
-from torchfsl.submodel.participation import Participation
+from torchfsl.submodel.participation import Participation, check_rounds
 from torchfsl.submodel.rounds import ApplyOnce, abandoned_on_error, expect_state
 from torchfsl.submodel.server_model import ServerModel
 
@@ -144,12 +144,7 @@ class Server(SecretHolder):
         """
         expect_state(self.state, Step.OPEN_ROUND.before)
         round_number = new_round_number(round_number, self.last_round)
-        if self.plan.max_rounds and self.rounds_opened >= self.plan.max_rounds:
-            raise ProtocolError(
-                f"the plan's max_rounds = {self.plan.max_rounds} rounds were opened, and its "
-                "budget is spent: make a new plan for more rounds",
-                code="rounds-spent",
-            )
+        check_rounds(self.plan, self.rounds_opened)
         self.last_round, self._applied = round_number, ApplyOnce()
         self._clear = self.model.clear_bytes(self.plan)
         self._digests = bodies.RoundDigest.of(self._clear, self.model.row_bytes(self.plan))
