@@ -6,7 +6,7 @@ one server, whose own code runs. The auditor applies the strategy to what opened
 canary's shape. Epsilon follows by counting alone, each rate at 99.95 %. Where epsilon is too large
 to count, it is estimated from the means, if both halves are Gaussian of equal variance.
 
-    scripts/reproduce canaries                            # the same, for docs/privacy-proofs.md
+    scripts/reproduce canaries                            # the same, for the page with the proofs
     python -m scripts.attacks.canary_audit                # with every planted fault
     python -m scripts.attacks.canary_audit --honest 20    # 20 seeds of servers without one
 """

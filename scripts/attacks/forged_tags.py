@@ -1,7 +1,7 @@
 """Tags of answers forged on a small variant whose chances can be counted.
 
-As docs/tags.md has it, but over GF(2**8) and with digests of one byte, so that a forgery passes
-with chance 2/256 at most. Server 0 knows its own secrets and bits, all rows and the key of
+As docs/specification/tags.md has it, but over GF(2**8) and with digests of one byte. A forgery
+passes with chance 2/256 at most. Server 0 knows its own secrets and bits, all rows and the key of
 their digests; it does not know the selected leaf or the other server's secret there. With digests
 that are sums of a row's bytes it alters two bytes alike, and always passes.
 """

@@ -8,7 +8,7 @@ Layout: three sub-tables. A public permutation of the m positions, one for each 
 into bins of theta consecutive positions (the last bin may be shorter). A position has one candidate
 bin in each sub-table; `stash` items may stay unplaced. Matching is exact, so placing k items fails
 if and only if some s of them together touch at most s - 1 - stash bins (Hall's theorem).
-docs/cuckoo.md derives every formula used here and says why each step can only raise the bound;
+docs/specification/cuckoo-bound.md derives every formula here. Each step can only raise the bound;
 "lemma 1, 2, 3" below refer to it.
 """
 

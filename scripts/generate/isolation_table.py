@@ -1,6 +1,6 @@
 """How many submodels a round opens that have one honest contributor at most.
 
-    python -m scripts.generate.isolation_table    # the table of docs/research/sesa.md
+    python -m scripts.generate.isolation_table    # the table of docs/specification/sesa.md
 
 N clients in thirds, the rest of a division among the narrowest, train all, half and a quarter of
 each hidden layer, so of K = 16 submodels, where both sides of a layer are cut, a quarter and a

@@ -22,7 +22,7 @@ from scripts.reproduction import (
 from scripts.reproduction.page_table import TABLES
 
 DOCS: Final = Path("docs")
-SINGLE: Final = ("systems.md", "averages.md", "papers.md", "privacy-proofs.md")
+SINGLE: Final = ("systems.md", "averages.md", "papers.md", "specification/privacy-proofs.md")
 MARKS: Final = re.compile(r"(<!-- ([\w-]+): begin -->\n).*?(<!-- \2: end -->\n)", re.DOTALL)
 MODULES: Final = (
     cost_tables,

@@ -74,7 +74,7 @@ def halls_sum(m: int, theta: int, k: int, stash: int) -> Fraction:
 @pytest.mark.parametrize("theta", [2, 3, 4, 8, 16])
 @pytest.mark.parametrize("full", [3, 4, 7, 12])
 def test_small_violators_are_rarer_than_with_independent_hashes(theta: int, full: int) -> None:
-    """Lemmas 1 and 3 of docs/cuckoo.md, for every length of the last bin and every s <= full."""
+    """Lemmas 1 and 3 of cuckoo-bound.md, for every length of the last bin and every s <= full."""
     crowded = np.exp(bound.log_crowded_maps())
     for rest in range(theta):
         m = full * theta + rest

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from scripts.checks.size import files_at, size, table
+from scripts.checks.size import (
+    ASKED,
+    GENERATED,
+    MAX_ASKED_WORDS,
+    MAX_WORDS,
+    counted,
+    files_at,
+    size,
+    table,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
 
 FILES = {
     "torchfsl/a.py": b"x = 1\ny = 2\n",
@@ -32,7 +43,36 @@ def test_figures_are_those_of_the_files() -> None:
     assert figures["wings"]["scripts"] == {"files": 1, "lines": 2, "python_lines": 0}
     assert figures["wings"]["models"] == {"files": 0, "lines": 0, "python_lines": 0}
     assert figures["words"] == {"README.md": 1, "docs/deep/page.md": 3, "docs/page.md": 2}
+    assert figures["counted_words"] == 5
     assert "docs/page.md" in table(figures)
+
+
+def test_words_that_count_are_written_by_hand_and_outside_the_specification() -> None:
+    made = "<!-- lies: begin -->\n| three more words |\n<!-- lies: end -->\n"
+    optimizers = "<!-- optimizer table -->\nmore\n<!-- end of optimizer table -->\n"
+    page = f"two words\n{made}and three here\n{optimizers}"
+    assert counted("docs/a.md", page) == 5
+    assert counted("docs/deep/a.md", page.replace("lies: end", "truth: end")) == 8
+    for name in ("README.md", "docs/specification/a.md", "docs/settings.md"):
+        assert counted(name, page) == 0
+    assert counted("docs/deep/settings.md", page) == 5
+
+
+def test_a_page_that_was_asked_for_counts_from_its_limit_on() -> None:
+    for name in ("docs/audit.md", "docs/recipes/index.md"):
+        assert counted(name, "word " * MAX_ASKED_WORDS) == 0
+        assert counted(name, "word " * (MAX_ASKED_WORDS + 7)) == 7
+    assert counted("docs/recipes.md", "word " * MAX_ASKED_WORDS) == MAX_ASKED_WORDS
+
+
+def test_the_words_of_docs_stay_within_their_limit() -> None:
+    docs = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
+    assert {f"docs/{page}.md" for page in (*ASKED, *GENERATED)} <= set(docs)
+    words = {name: counted(name, path.read_text(encoding="utf-8")) for name, path in docs.items()}
+    if words["docs/proofs.md"] > MAX_ASKED_WORDS:  # until its proofs are in the specification
+        del words["docs/proofs.md"]
+    longest = sorted(words.items(), key=lambda page: -page[1])[:10]
+    assert sum(words.values()) <= MAX_WORDS, f"cut pages; the longest are {longest}"
 
 
 def test_the_files_are_those_of_the_commit_and_not_of_the_folder(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Forged tags of answers on a small variant, counted against the bound of docs/tags.md."""
+"""Forged tags of answers on a small variant, counted against the bound of specification/tags.md."""
 
 from __future__ import annotations
 

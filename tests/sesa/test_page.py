@@ -1,4 +1,4 @@
-"""docs/sesa.md: its examples run; docs/research/sesa.md has the table of isolation of this code."""
+"""docs/sesa.md: its examples run; specification/sesa.md has the table of isolation of this code."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ def test_networks_in_shards_have_the_rows_of_the_table(
 
 
 def test_the_table_of_isolation_is_what_the_script_prints() -> None:
-    assert isolation_table.table() in (DOCS / "research" / "sesa.md").read_text()
+    assert isolation_table.table() in (DOCS / "specification" / "sesa.md").read_text()

@@ -8,7 +8,7 @@ against everybody else, as long as no server leaves out its noise.
 The guarantee is by client: two rounds are neighbours when they differ in one client's report, which
 one of them replaces by zeros. It rests on `Plan.l2_bound`, which honest clients keep; that others
 keep it, too, is verified under `proofs = "norm"` only. How many take part is not hidden.
-`docs/privacy-proofs.md` has the derivations.
+`docs/specification/privacy-proofs.md` has the derivations.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ORDERS: Final = [
 _ROUNDING_VARIANCE: Final = 2.0
 _ROUNDING_SLACK: Final = 5 * math.exp(-2 * math.pi**2 * _ROUNDING_VARIANCE)
 """A discrete Gaussian of variance v is a continuous one of variance v - 2, rounded at random, up to
-a factor of exp(+-slack) in every probability; see `docs/privacy-proofs.md`."""
+a factor of exp(+-slack) in every probability; see `docs/specification/privacy-proofs.md`."""
 _CALIBRATED: Final[set[bytes]] = set()
 """Digests of plans without noise of which `calibrate` made one with noise in this process."""
 

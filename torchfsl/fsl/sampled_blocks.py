@@ -15,7 +15,7 @@ round is k stretches composed. Other clients' contributions shift P and Q alike.
 
 The law of L is taken on a grid: each weight is moved to its two neighbours on the grid so that its
 mean stays, which makes every convex function's mean larger, never smaller. The argument is in
-`docs/privacy-proofs.md`.
+`docs/specification/privacy-proofs.md`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ has a larger divergence than these:
   opposite;
 - without it over with it, (1-q) N(1, s**2) + q N(0, s**2) over N(1, s**2): the other sent the same.
 
-`docs/privacy-proofs.md` has the proof. A Poisson sample, where only the client's own coin decides
-and n is secret, would have N(0, s**2) in the place of both N(-1, s**2), which is less.
+`docs/specification/privacy-proofs.md` has the proof. A Poisson sample, where only the
+client's own coin decides and n is secret, would have N(0, s**2) in the place of both
+N(-1, s**2), which is less.
 """
 
 from __future__ import annotations

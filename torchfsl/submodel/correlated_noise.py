@@ -2,8 +2,8 @@
 
 With z_t a fresh draw of N_Z(0, S^2), S = 2^q sigma, a server adds in round t to every value
 N_t = (z_t - a_1 N_(t-1) - a_2 N_(t-2) - ... + 2^(q-1)) >> q. The recursion uses what was added, N,
-and not past draws: `docs/privacy-proofs.md` proves why that is exact. Forgotten values count as 0,
-which costs usefulness and no privacy.
+and not past draws: `docs/specification/privacy-proofs.md` proves why that is exact. Forgotten
+values count as 0, which costs usefulness and no privacy.
 """
 
 from __future__ import annotations

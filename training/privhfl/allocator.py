@@ -2,7 +2,7 @@
 
 A batch of queries makes and drops arrays of tens of megabytes. glibc takes each from the system and
 gives it back, so that the system clears every page again: a fifth of the processor time of
-private queries (docs/research/privhfl.md, Costs).
+private queries (docs/specification/privhfl.md, Costs).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """How many bins a cuckoo table needs, so that placement fails with probability 2**-40 at most.
 
 The rule is a union bound over Hall violators, evaluated by `scripts/generate/cuckoo_bound.py` into
-`bounds_table.json`; `docs/cuckoo.md` derives it and compares it with the paper's Table 3, whose
-factors 1.25 to 1.28 miss 2**-40 by far for small k. It holds for exact matching and the layout of
-`cuckoo.py`: three sub-tables, each a public permutation cut into bins of theta positions.
+`bounds_table.json`. `docs/specification/cuckoo-bound.md` derives it and compares it with the
+paper's Table 3, whose factors 1.25 to 1.28 miss 2**-40 by far for small k. It holds for
+exact matching and the layout of `cuckoo.py`: three sub-tables, each a public permutation cut into
+bins of theta positions.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Sub-table i (i = 0, 1, 2) cuts the permuted index space P_i into `num_bins / 3` 
 consecutive positions: row x lies in bin P_i(x) // theta of sub-table i at position
 P_i(x) % theta. So each row has three candidate bins, always distinct, and all bins have one size.
 The paper (section 4, Fig. 2) hashes rows into bins of uneven size whose candidates may coincide,
-which fails far more often for small k; `docs/cuckoo.md` has the bound.
+which fails far more often for small k; `docs/specification/cuckoo-bound.md` has the bound.
 
 Matching is exact and silent: a row that finds no place goes to the stash, then to the caller's
 residual. Never is a table re-hashed for one client, since a retry would tell the servers that its

@@ -157,7 +157,7 @@ def authenticate(
     The tag of tree j is the XOR over its leaves x of k(x) * h(x) in GF(2**128), where k(x) =
     H_mac(s(x)) and h(x) is the digest of the leaf's row block: `digests [T or 1, N, 16]` has those
     of the table. Law: the tags XOR to (k_0 xor k_1)(alpha) * h(alpha), from which `tags` checks the
-    row that the answers XOR to. docs/tags.md has the argument.
+    row that the answers XOR to. docs/specification/tags.md has the argument.
     """
     num_trees, row_bytes = len(roots), table.shape[2]
     states = tree_eval(key_tree, roots, cw, cw_right, num_leaves)

@@ -3,7 +3,7 @@
 A server writes and syncs a slot before its ledger says that it has committed to a share with that
 noise, and its auditor once the other server has taken its pass. After a start a slot counts only
 if it is the one that the word names, index and digest; any other counts as 0, which costs
-usefulness and no privacy (docs/privacy-proofs.md).
+usefulness and no privacy (docs/specification/privacy-proofs.md).
 """
 
 from __future__ import annotations
