@@ -40,6 +40,7 @@ from scripts.reproduction import (
     privacy,
     privhfl_cells,
     privhfl_costs,
+    privhfl_features,
     recommendation,
     report,
     rivals,
@@ -123,6 +124,11 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
         "a query of Tiny ImageNet's networks, random weights",
         lambda _: privhfl_costs.tiny(),
     ),
+    "privhfl-features": (
+        "how much of the feature space mixup covers",
+        lambda o: privhfl_features.features(o.data),
+    ),
+    "privhfl-steps": ("sharing and aggregating a query", lambda _: privhfl_costs.steps()),
     "privhfl-batches": ("a query in batches up to 64", lambda _: privhfl_costs.batches()),
     "sesa-speed": (
         "rounds of SESA and FedRolex, each at its best rate",

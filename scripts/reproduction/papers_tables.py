@@ -22,6 +22,8 @@ TO_COME: Final = {
     "sefl-tablepapersize": "scripts/reproduce sefl --table papersize",
     "privhfl-tiny": "scripts/reproduce privhfl-tiny",
     "privhfl-batches": "scripts/reproduce privhfl-batches",
+    "privhfl-steps": "scripts/reproduce privhfl-steps",
+    "privhfl-features": "scripts/reproduce privhfl-features --data DATA",
 }
 """Commands of results that a checkout may lack."""
 
@@ -82,6 +84,8 @@ def _command(source: str) -> str:
     """The command and date of a result, the file of a test, or the line itself."""
     if source in ("", "none"):
         return ""
+    if source.startswith("needs "):
+        return source
     if source.startswith("tests/"):
         return f"`pytest {source}`"
     kind, _, name = source.partition(":")
@@ -108,7 +112,8 @@ def _command_of_cell(name: str) -> str:
         run = max(cell["seeds"].values(), key=lambda one: one["date"])
         return f"`{markdown.command(run)}`, {run['date']}"
     task, _, label = name.partition("-")
-    table = "heterogeneity" if label.startswith("alpha") else "studies"
+    kinds = {"alpha": "heterogeneity", "mixup": "accuracy", "private": "accuracy"}
+    table = kinds.get(label.partition("-")[0], "studies")
     line = f"privhfl-{table} --dataset {task} --cell {label} --data DATA"
     return f"`scripts/reproduce {line}`"
 

@@ -20,7 +20,7 @@ from scripts.reproduction.privhfl_cells import (
     SELECTIONS,
     read_cells,
 )
-from scripts.reproduction.results import Figures
+from scripts.reproduction.results import TABLES, Figures, read_results
 
 DATA: Final = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 NETWORKS: Final = "VGG-7 | ResNet-8 | ResNet-10"
@@ -298,20 +298,35 @@ def _setup(figures: Figures) -> list[list[str]]:
     return [[size(networks[name]["tables"]["1"]["setup_bytes"]) for name in NETWORKS.split(" | ")]]
 
 
-@of_costs(
+def _of_table2() -> Figures:
+    """By the names in the first column of table 2 the seconds of a query."""
+    records = read_results(TABLES)
+    own = [records.get(f"privhfl-{name}", {}) for name in ("batches", "tiny", "steps")]
+    batches, tiny, steps = own
+    return {
+        **{f"CIFAR-10, {n}": _spent(of["8"]) for n, of in batches.get("networks", {}).items()},
+        **{f"Tiny ImageNet, {n}": _spent(of) for n, of in tiny.get("networks", {}).items()},
+        **{f"{data}, {s}": v for data, of in steps.get("steps", {}).items() for s, v in of.items()},
+    }
+
+
+@table(
     "privhfl-table2",
     "Table 2 | paper, 1,000 | paper, 2,500 | paper, 5,000 | ours, 1,000 | ours, 2,500 | "
     "ours, 5,000",
+    figures=_of_table2,
+    stamp=None,
+    command="privhfl-batches",
 )
 def _many(figures: Figures) -> Iterator[list[str]]:
-    """Seconds of many queries to one party, ours from those of the largest batch."""
+    """Seconds of many queries to one party, ours from those of one."""
     for (data, part), values in paper.BATCHES.items():
+        one = figures.get(f"{data}, {part}")
+        ours = [
+            "" if one is None or value is None else f"{one * number:.{0 if one > 0.01 else 2}f}"
+            for number, value in zip(QUERIES_OF_TABLE2, values, strict=True)
+        ]
         printed = ["" if value is None else f"{value:g}" for value in values]
-        ours = [""] * len(values)
-        if data == "CIFAR-10" and part in figures["networks"]:
-            batches = figures["networks"][part]["tables"]
-            best = _spent(batches[max(batches, key=int)])
-            ours = [f"{best * number:.0f}" for number in QUERIES_OF_TABLE2]
         yield [f"{data}, {part}", *printed, *ours]
 
 
@@ -326,16 +341,24 @@ def _tiny(figures: Figures) -> Iterator[Figures]:
         yield {**own, "name": name, "spent": _spent(own), **sent}
 
 
-@table("privhfl-batches", "network | 16 | 32 | 64")
-def _large(figures: Figures) -> Iterator[list[str]]:
+@table(
+    "privhfl-figure8",
+    "network | 1 | 4 | 8 | 16 | 32 | 64",
+    figures="privhfl-batches",
+)
+def _by_batch(figures: Figures) -> Iterator[list[str]]:
     for name, network in figures["networks"].items():
         yield [name, *(f"{_spent(query):.3f}" for query in network.values())]
 
 
-@of_costs("privhfl-figure8", "network | 1 | 4 | 8")
-def _by_batch(figures: Figures) -> Iterator[list[str]]:
-    for name, network in figures["networks"].items():
-        yield [name, *(f"{_spent(query):.3f}" for query in network["tables"].values())]
+@table(
+    "privhfl-features",
+    "cells with a point, test pictures in them | {private:,} own | {private:,} mixup | "
+    "{expanded:,} mixup",
+)
+def _coverage(figures: Figures) -> Iterator[list[str]]:
+    for name, own in figures["clients"].items():
+        yield [name, *(f"{one['cells']}, {100 * one['test']:.1f} %" for one in own.values())]
 
 
 @table("privhfl-table4", f" | {' | '.join(BATCHES)}", figures="privhfl-costs")

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import torchfsl
+from tests.support.errors import raises
 from torchfsl.errors import ParameterError
 
 WORDS, CLIENTS, ROUNDS = 400, 6, 6
@@ -149,6 +150,17 @@ def run_with(progress: Any, model: Net, **options: Any) -> Any:
 def test_what_is_no_checkpoint_is_refused(resume: Any) -> None:
     with pytest.raises(ParameterError, match="resume="):
         run(4, "plain", resume)
+
+
+def test_the_state_of_another_kind_of_optimizer_is_refused() -> None:
+    torch.manual_seed(0)
+    table = nn.Embedding(50, 2)
+    optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
+    fed = torchfsl.Federated(table, optimizer, max_clients=3, rows_per_client=2)
+    state = fed.local_servers().state_dict()
+    fed.local_servers().load_state_dict(state)
+    with raises(ParameterError, "optimizer-state"):
+        fed.local_servers(server_optimizer=torchfsl.optim.Adam(0.1)).load_state_dict(state)
 
 
 def test_fewer_rounds_than_there_were_are_refused() -> None:

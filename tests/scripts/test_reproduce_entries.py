@@ -23,6 +23,7 @@ from scripts.reproduction import (
     hashing,
     paper,
     privhfl_costs,
+    privhfl_features,
     rivals,
     secemb,
 )
@@ -53,7 +54,7 @@ def _small_models(patch: Patch) -> None:
     patch.setattr(privhfl_costs, "CIFAR", {"MLP": lambda: _pixels_to_classes(3 * 32 * 32)})
     patch.setattr(privhfl_costs, "BATCHES", {"tables": (1,), "trees": (1,)})
     patch.setattr(privhfl_costs, "MNIST_BATCHES", (1,))
-    patch.setattr(privhfl_costs, "LARGE", (2,))
+    patch.setattr(privhfl_costs, "FIGURE8", (2,))
     patch.setattr(privhfl_costs, "cnet", privhfl_costs.mlp)
 
 
@@ -82,6 +83,8 @@ ELSEWHERE = {
     "sesa-speed": "tests/training/test_widths.py, whose runs have the same choices of shards",
     "sesa-attack": "tests/security/test_isolated_submodels.py",
     "sesa-writers": "tests/training/test_leaf.py::test_each_client_is_one_writer",
+    "privhfl-steps": "test_sharing_and_aggregating_are_parts_of_a_query",
+    "privhfl-features": "test_coverage_counts_test_points_in_cells_of_the_set",
     "privhfl-tiny": "test_networks_of_tiny_imagenet_have_the_layers_of_their_names",
     "sefl": "test_sefl.py::test_costs_are_of_rounds_whose_sums_are_right",
     "systems": "test_systems.py::test_all_systems_end_a_round_with_the_same_model",
@@ -92,6 +95,20 @@ ELSEWHERE = {
 
 def test_every_entry_is_run_here_or_has_a_test_of_its_parts() -> None:
     assert set(command.TABLES) == {*NEEDS_NO_DATA, *ON_MADE_UP_DATA, *ELSEWHERE}
+
+
+def test_sharing_and_aggregating_are_parts_of_a_query() -> None:
+    found = privhfl_costs._steps(_pixels_to_classes(3 * 4 * 4), (3, 4, 4), 2)
+    assert set(found) == {"share", "aggregate"}
+    assert all(seconds > 0 for seconds in found.values())
+
+
+def test_coverage_counts_test_points_in_cells_of_the_set() -> None:
+    import torch
+
+    corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    found = privhfl_features.coverage({"all": corners, "half": corners[:2]}, corners)
+    assert found == {"all": {"cells": 4, "test": 1.0}, "half": {"cells": 2, "test": 0.5}}
 
 
 def test_networks_of_tiny_imagenet_have_the_layers_of_their_names() -> None:

@@ -20,6 +20,9 @@ D = plan("bad", segment("d", "dense", (3,)))
 B = plan("bad", segment("b", "blocks", (6,), k=2, tau=1, binned=True),
          encoding=encoding(64, 16, 4.0))  # fmt: skip
 SD = plan("bad", segment("s", "scalars", (6,), k=2), segment("t", "scalars", (5,), k=1))
+KEY = "{}" + "0" * 63
+AUDIT = {"audit": "open", "audit_keys": [KEY.format(1), KEY.format(2)],
+         "auditors": [KEY.format(3), KEY.format(4)]}  # fmt: skip
 BOUND = {"l2_bound": 100, "noise_sigma": 3}
 UNION = {"payload": "masks", "encoding/ring_bits": 64}
 TAPS = {**BOUND, "noise_taps": [16, -7], "min_separation": 3, "max_rounds": 9}
@@ -131,6 +134,11 @@ CASES: list[tuple[int, str, Json, Mapping[str, Any]]] = [
     (78, "a set union over 32 bits", S, {"payload": "masks"}),
     (79, "a set union with counts", S, {**UNION, "lane": "count"}),
     (80, "a set union with a bound", S, {**UNION, "l2_bound": 100}),
+    (81, "an unknown audit", S, {"audit": "sampled"}),
+    (82, "keys without an audit", S, {"auditors": [KEY.format(1), KEY.format(2)]}),
+    (83, "upper-case hex of a key", S, {**AUDIT, "auditors": ["AB" * 32, KEY.format(4)]}),
+    (84, "an auditor with the key of a server", S, {**AUDIT, "auditors": AUDIT["audit_keys"]}),
+    (85, "an audit without proofs", S, AUDIT),
     (66, "a report above 4 GiB", D, LONG),
 ]  # fmt: skip
 

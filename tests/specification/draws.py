@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.specification.audited import audited
 from tests.support.federation import make_plan, make_segment
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.crypto.hpke import SealKey
@@ -82,7 +83,7 @@ def _drawn_plan(rng: Rng) -> Plan:
     bound = int(rng.choice([24, 5000])) if bounded else 0
     if bounded and rng.random() < 0.5:
         segments[-1] = dataclasses.replace(segments[-1], l2_bound=int(rng.choice([9, bound])))
-    return Plan(
+    plan = Plan(
         session=rng.bytes(16).hex(), hash_seed=rng.bytes(32).hex(), segments=tuple(segments),
         encoding=FixedPoint(int(rng.choice([16, 24, 32, 48, 64, 128])), 4, 4.1, rounding),
         max_clients=int(rng.integers(3, 5)), min_clients=1, lane=lane,  # type: ignore[arg-type]
@@ -98,6 +99,7 @@ def _drawn_plan(rng: Rng) -> Plan:
         min_separation=max(2, len(taps)) if limited else 1,
         min_contributors=2 if lane == "count" and not taps and rng.random() < 0.5 else 1,
     )  # fmt: skip
+    return audited(plan) if rng.random() < 0.3 else plan
 
 
 def _union_plan(rng: Rng) -> Plan:

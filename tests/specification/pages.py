@@ -19,6 +19,7 @@ ORDER = (
     "bounds",
     "noise",
     "messages",
+    "audits",
 )
 
 

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from tests.specification import audited
 from tests.specification.draws import KEYS as KEYS
 from tests.specification.draws import nothing as nothing
 from tests.specification.draws import random_part as random_part
@@ -78,11 +79,11 @@ class Pair:
     """One plan at two servers of each implementation, which get equal coins and must say the same.
 
     `compared` counts the byte strings and numbers that were. `spoiled` is a step and a place: one
-    byte of what server 0 is told in this step.
+    byte of what server 0 is told in this step, from the end if the place is negative.
     """
 
     def __init__(self, spec: ModuleType, plan: Plan, seed: int) -> None:
-        self.spec, self.plan, self.own = spec, plan, spec.read_plan(plan.to_json())
+        self.spec, self.plan, self.own = spec, plan, audited.read(spec, plan)
         self.rng, self.number, self.compared = np.random.default_rng(seed), 0, 0
         self.members: dict[int, Any] = {}
         self.spoiled: tuple[str, int] | None = None
@@ -98,9 +99,14 @@ class Pair:
         for b, key in enumerate(keys):
             model = ServerModel(state, ServerSGD(rate), **chosen)
             keyed = self.keyed[b]
-            self.theirs.append(Server(b, plan=plan, model=model, key=key, draw_noise=keyed))
+            sign: Any = {"sign_key": audited.SIGN_KEYS[b]} if plan.audited else {}
+            self.theirs.append(Server(b, plan=plan, model=model, key=key, draw_noise=keyed, **sign))
             own = spec.Model(self.own, tensors, rate, **chosen)
-            self.ours.append(spec.Fetching(b, self.own, own, key and key.raw))
+            make, signs = (
+                (spec.Audited, audited.RAW[b : b + 1]) if plan.audited else (spec.Fetching, ())
+            )
+            self.ours.append(make(b, self.own, own, *signs, key and key.raw))
+        self.judges = audited.Judges(spec, plan, self.own) if plan.audited else None
 
     def same(self, theirs: Any, ours: Any) -> Any:
         """What both are."""
@@ -119,8 +125,7 @@ class Pair:
             with pytest.raises(self.spec.Malformed):
                 self.ours[0].open_round(self.number)
             return
-        servers = list(zip(self.theirs, self.ours, strict=True))
-        said = [self.same(t.open_round(self.number), o.open_round(self.number)) for t, o in servers]
+        said = [self.same(*self.begun(b)) for b in (0, 1)]
         self.cross("start", said)
         for client in self.rng.choice(6, self.plan.max_clients - 1, replace=False):
             number = int(client) << (40 if client > 3 else 0)
@@ -132,6 +137,14 @@ class Pair:
         if self.plan.retrieving:
             self.fetching()
         self.finish()
+
+    def begun(self, b: int) -> tuple[bytes, bytes]:
+        """ROUND_STATE of one server."""
+        if not self.plan.audited:
+            return self.theirs[b].open_round(self.number), self.ours[b].open_round(self.number)
+        secrets = self.rng.bytes(96)
+        theirs = self.theirs[b].open_round(self.number, secrets=secrets)
+        return theirs, self.ours[b].open_round(self.number, lambda *_: secrets)
 
     def finish(self) -> None:
         """From closing to the changed model."""
@@ -149,8 +162,8 @@ class Pair:
             return
         folds = self.cross("agree", said)
         for b in (0, 1):
-            accepted = self.ours[b].verify(folds[1 - b])
-            self.same(self.theirs[b].verify(folds[1 - b]), tuple(accepted))
+            theirs, accepted = self.both("verify", b, folds[1 - b])
+            self.same(theirs, tuple(accepted))
         commits = [self.commit(b) for b in (0, 1)]
         if self.plan.noise_taps and self.rng.random() < 0.2:  # the next round has the same index
             for b in (0, 1):
@@ -173,7 +186,7 @@ class Pair:
     def both(self, step: str, b: int, told: bytes) -> tuple[Any, Any]:
         """A step of server `b` by both; `Ended` if both refuse what it is told."""
         if self.spoiled is not None and (step, b) == (self.spoiled[0], 0):
-            place = HEADER + self.spoiled[1]
+            place = (HEADER if self.spoiled[1] >= 0 else len(told)) + self.spoiled[1]
             told = told[:place] + bytes([told[place] ^ 1]) + told[place + 1 :]
         theirs, ours = (getattr(server[b], step) for server in (self.theirs, self.ours))
         try:
@@ -193,13 +206,30 @@ class Pair:
                 getattr(self.theirs[b], other)(commits[1 - b])
             with pytest.raises(self.spec.Malformed):
                 getattr(self.ours[b], other)(commits[1 - b])
+        if self.judges is not None:
+            commits = self.passes(commits)
         if not first:
             return self.cross("reveal", commits)
         return self.cross("reveal_kept", self.cross("reveal_counts", commits))
 
+    def passes(self, commits: list[bytes]) -> list[bytes]:
+        """What each server's auditor signs once it has replayed the transcript."""
+        assert self.judges is not None
+        sides = zip(self.theirs, self.ours, commits, strict=True)
+        shown = [self.judges.shown(b, *side) for b, side in enumerate(sides)]
+        self.cross("hear_commit", commits)
+        self.compared += len(shown)
+        return [self.judges.passed(b, data) for b, data in enumerate(shown)]
+
     def commit(self, b: int) -> bytes:
         """One server's commitment; both implementations draw its noise from one key."""
         salt, keyed = self.rng.bytes(48 if self.plan.opens_counts_first else 32), self.keyed[b]
+        if self.judges is not None:
+            audit, offered = self.theirs[b].audit, self.judges.offer(b)
+            assert audit is not None
+            audit.offered = offered
+            theirs = self.theirs[b].commit(salt=salt)
+            return bytes(self.same(theirs, self.ours[b].commit(lambda *_: salt, offered)))
         keyed.begin(self.rng.bytes(16))
         theirs = self.theirs[b].commit(salt=salt)
         return bytes(self.same(theirs, self.ours[b].commit(lambda *_: salt, words_of(keyed))))

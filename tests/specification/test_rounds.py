@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.specification import pages, rounds
+from tests.specification import audited, pages, rounds
 from tests.support.federation import make_plan, make_segment, make_state, mixed_plan
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import RejectedSubmission
@@ -70,7 +70,8 @@ def test_random_plans_have_every_option_and_all_lengths_are_equal() -> None:
     for name in ("subset", "stash", "nu", "retrieve", "check_bytes", "encoding"):
         assert len({bool(getattr(s, name)) for s in segments}) == 2, name
     for name in ("server_keys", "noise_sigma", "max_rounds", "max_participations",
-                 "opens_counts_first", "l2_bound", "sum_bound", "noise_taps"):  # fmt: skip
+                 "opens_counts_first", "l2_bound", "sum_bound", "noise_taps",
+                 "audited"):  # fmt: skip
         assert len({bool(getattr(plan, name)) for plan in plans}) == 2, name
     assert {plan.payload for plan in plans} == {"values", "masks"}
     assert {plan.clip for plan in plans} == {"whole", "clip", "normalise"}
@@ -78,7 +79,7 @@ def test_random_plans_have_every_option_and_all_lengths_are_equal() -> None:
     assert {plan.lane for plan in plans} == {"none", "count", "weight"}
     assert any(plan.max_epochs > 1 and plan.retrieving for plan in plans)
     for plan in plans:
-        own = spec.read_plan(plan.to_json())
+        own = audited.read(spec, plan)
         theirs = lengths(plan)
         for kind in spec.KINDS:
             one = theirs[Kind[kind]]

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "vectors"
 ALLOWED = {"hashlib", "hmac", "json", "math", "struct", "cryptography"}
 """What the blocks may import; `math` for whole square roots and greatest common divisors."""
 OTHERS = {
-    "field.json", "round_audited.json", "rounds_correlated.json", "sefl.json",
+    "field.json", "rounds_correlated.json", "sefl.json",
 }  # fmt: skip
 """Vectors of what the pages do not specify yet, and of other protocols."""
 
@@ -230,6 +230,31 @@ def test_a_round_at_both_servers(spec: ModuleType) -> None:
     assert opened["sums"] == vector["sums"]
     assert opened["lanes"] == vector["lanes"]
     assert spec.whole_digest(servers[0].model).hex() == vector["model"]
+
+
+def test_private_digests_of_an_audited_round(spec: ModuleType) -> None:
+    """Its other parts need proofs; the length of the relay tells how long the public share is."""
+    vector = read("round_audited")
+    plan, sent = spec.Plan(vector["plan"]), {}
+    for message in vector["messages"]:
+        data = bytes.fromhex(message["data"])
+        sent[spec.integer(data[16:24]), message["kind"]] = data[spec.HEADER.size :]
+    for client in vector["clients"]:
+        (nonce, seed_a, hint, tag_a, told_a), a = heads(sent[client, "REPORT"])
+        (_, seed_b, _, tag_b, told_b), commitment = heads(sent[client, "REPORT_COMMIT"])
+        masked = a[len(sent[client, "REPORT_RELAY"]) - 32 :]
+        C = spec.context_of_trees(plan, vector["round"], client, nonce)
+        R, S_a = spec.context_of_report(C, vector["round"], hint), client % 2
+        assert told_b == spec.private_digest(R, S_a, seed_a, masked)
+        assert told_a == spec.private_digest(R, 1 - S_a, seed_b, b"")
+        hidden = spec.digest_long(b"upload", masked)
+        assert tag_a == spec.upload_tag(R, seed_a, S_a, [told_a, commitment, hidden])
+        assert tag_b == spec.upload_tag(R, seed_b, 1 - S_a, [told_b, commitment])
+
+
+def heads(body: bytes) -> tuple[list[bytes], bytes]:
+    """Nonce, seed, hint nonce, tag and private digest of a report, and what follows."""
+    return [body[at : at + 16] for at in (0, 16, 32, 48)] + [body[64:96]], body[96:]
 
 
 @pytest.mark.parametrize("case", cases("round_bad_reports"), ids=lambda case: case["defect"])

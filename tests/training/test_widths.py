@@ -229,6 +229,15 @@ def test_random_shards_differ_by_client_round_and_layer_and_are_all_equally_like
     assert all(len(set(own)) == 2 for own in widths.shards(1, 4))
 
 
+def test_shards_and_submodels_are_those_of_the_papers_figure_2() -> None:
+    """B = 2/3 and 1/3: of 3 shards in a layer 2 and 1, of 9 submodels between two 4 and 1."""
+    net = Sharded(models.MLP(inputs=3, hidden=(6, 6), classes=2), shards=3)
+    widths = Widths(Sesa(budgets=(2 / 3, 1 / 3), shards=3), net, seed=1, num_clients=2, cohort=2)
+    assert [[len(own) for own in widths.shards(1, client)] for client in (0, 1)] == [[2, 2], [1, 1]]
+    assert [rows["links.0.weight"] for rows in widths.rows] == [4, 1]
+    assert len(net.links[0].weight) == 9
+
+
 def test_a_rolling_window_moves_on_by_a_shard_a_round_and_a_static_one_stays() -> None:
     rolling, static = widths_with(choice="rolling"), widths_with(choice="static")
     assert [rolling.shards(number, 4)[0] for number in range(1, 6)] == [

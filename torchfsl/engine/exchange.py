@@ -117,8 +117,9 @@ class Exchange:
             if not bool(tensor.isfinite().all()):
                 what = "NaN" if bool(tensor.isnan().any()) else "infinite values"
                 raise ParameterError(
-                    f"{name} holds {what}, so servers cannot start from it: take the state before "
-                    "the first round, or load the servers' model first"
+                    f"{name} holds {what}, as rows do that a client has not fetched, so servers "
+                    "cannot start from it: call fed.load(servers) with the servers of the rounds "
+                    "before, or make the model anew"
                 )
         return {
             name: tensor.to(getattr(torch, described[name].dtype)).cpu().numpy().copy()

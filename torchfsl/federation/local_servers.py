@@ -137,6 +137,7 @@ class LocalServers:
             "number": self.number,
             "plan": self.plan.digest.hex(),
             "model": {name: torch.tensor(value) for name, value in model.state.items()},
+            "optimizer_kind": type(model.optimizer).__name__,
             "optimizer": {n: torch.tensor(value) for n, value in model.optimizer.state().items()},
             "privacy": {n: torch.tensor(value) for n, value in self._privacy.save().items()},
         }
@@ -145,7 +146,7 @@ class LocalServers:
         """Go on from a `state_dict`.
 
         Raises:
-            ParameterError: it is of another model.
+            ParameterError: it is of another model, or of another kind of optimizer.
             ProtocolError: a round is open.
         """
         if self._open is not None:
@@ -161,6 +162,13 @@ class LocalServers:
             )
         if any(set(model.state) != set(state["model"]) for model in self._home.models):
             raise ParameterError("expected the servers' state of this model, got another one's")
+        kind = type(self._home.model.optimizer).__name__
+        if (had := state.get("optimizer_kind", kind)) != kind:
+            raise ParameterError(
+                f"expected the state of {had}, these servers have {kind}: pass the "
+                "server_optimizer of the rounds before",
+                code="optimizer-state",
+            )
         self._privacy.load(noise)
         self._has_lost_count = False
         for model in self._home.models:

@@ -117,7 +117,7 @@ class Planner:
         self.plan: SubmodelPlan | None = None
 
     def take(self, plan: SubmodelPlan) -> None:
-        """Use another plan; a warning says so where it has no noise and the one before had."""
+        """Use another plan, and warn if it has no noise and the one before had."""
         if getattr(self.plan, "noise_sigma", 0) and not getattr(plan, "noise_sigma", 0):
             warnings.warn(
                 "the new plan adds no noise, and the plan before it did: assign the result of "

@@ -214,7 +214,10 @@ class Plan(SubmodelPlan):
                 "Servers also learn: the sum of weights of each row. A sum that only one client's "
                 "weight explains tells both servers that the row's sum is that client's update."
             )
-        return "Servers learn nothing but the sums, and how many clients they are of."
+        alone = ""
+        if self.min_clients == 1:
+            alone = " A sum of one client is its update: min_clients=2 opens no such round."
+        return f"Servers learn nothing but the sums, and how many clients they are of.{alone}"
 
     def describe(self) -> dict[str, str]:
         """See `SubmodelPlan`."""

@@ -136,8 +136,8 @@ class Authorities:
         others = [_public_key(certificate) for certificate in (*self._auditors, *self._clients)]
         if self._auditors and len(own | set(others)) != 2 + len(others):
             raise ParameterError(
-                "two authority files hold the same certificate authority: give each auditor one of "
-                "its own, which vouches for no other party"
+                "two authority files hold the same certificate authority: give each auditor its "
+                "own, which vouches for no other party"
             )
         self._cached = functools.lru_cache(maxsize=4096)(self._identify)
 
