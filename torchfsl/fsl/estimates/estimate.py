@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Final
+from typing import Any, Final
 
 from torchfsl.errors import ParameterError, expect_a, is_real
 from torchfsl.fsl import messages
@@ -134,17 +134,9 @@ def estimate(
             f"clients is {count}: the plan has max_clients = {plan.max_clients}, plan for more",
             code="client-limits",
         )
-    numbers = (
-        ("cores", cores, 4, ""),
-        ("bandwidth", bandwidth, 10, " for 10 gigabits a second"),
-        ("within", within, 3600, " for an hour"),
-    )
-    for name, value, example, unit in numbers:
-        if not is_real(value) or not 0 < value < math.inf:
-            raise ParameterError(
-                f"{name} is {value!r}: give a number above 0, as {name}={example}{unit}",
-                code=None if is_real(value) else "wrong-type",
-            )
+    _check_positive("cores", cores, "4")
+    _check_positive("bandwidth", bandwidth, "10 for 10 gigabits a second")
+    _check_positive("within", within, "3600 for an hour")
     if rates is None:
         rates = measured_rates()
     expect_a(
@@ -181,6 +173,15 @@ def _sum_bytes(plan: Plan, reports: int) -> int:
     """Bytes of the stored sums, and under an audit of the transcript."""
     shown = transcript_bytes(plan, reports) if plan.audited else 0
     return 8 * sum(s.m * s.tau for s in plan.segments) + shown
+
+
+def _check_positive(name: str, value: Any, example: str) -> None:
+    """Refuse anything but a finite number above 0."""
+    if not is_real(value) or not 0 < value < math.inf:
+        raise ParameterError(
+            f"{name} is {value!r}: give a number above 0, as {name}={example}",
+            code=None if is_real(value) else "wrong-type",
+        )
 
 
 def _check_prices(prices: object) -> None:
