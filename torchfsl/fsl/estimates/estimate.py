@@ -137,8 +137,7 @@ def estimate(
     _check_positive("cores", cores, "4")
     _check_positive("bandwidth", bandwidth, "10 for 10 gigabits a second")
     _check_positive("within", within, "3600 for an hour")
-    if rates is None:
-        rates = measured_rates()
+    rates = measured_rates() if rates is None else rates
     expect_a(
         Rates, rates, "rates", "leave it out, or pass a torchfsl.fsl.estimates.measuring.Rates"
     )
