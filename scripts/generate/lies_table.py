@@ -1,4 +1,4 @@
-"""Plays what a client may send too much of, and writes the table of docs/proofs.md.
+"""Plays what a client may send too much of, and writes the table of docs/specification/proofs.md.
 
     python -m scripts.generate.lies_table            # writes it
     python -m scripts.generate.lies_table --check    # fails if it is stale
@@ -25,7 +25,7 @@ from torchfsl.fsl.plan.statement import PROOFS, Proofs
 from torchfsl.submodel.plan import Lane
 from torchfsl.types import Whole
 
-PAGE: Final = ROOT / "docs" / "proofs.md"
+PAGE: Final = ROOT / "docs" / "specification" / "proofs.md"
 BEGIN, END = "<!-- lies: begin -->\n", "<!-- lies: end -->\n"
 
 

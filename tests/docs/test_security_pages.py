@@ -23,7 +23,7 @@ PAGES = [
             "specification/steering",
             "specification/derivations",
             "findings",
-            "proofs",
+            "specification/proofs",
             "audit-pack",
             "specification/security",
         )

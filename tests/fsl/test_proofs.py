@@ -215,7 +215,7 @@ def test_the_number_of_carries_is_the_least_that_suffices() -> None:
         proof_shape.num_carries(1 << 18, 16)
 
 
-# --- lifts: every value and share of small rings, as docs/proofs.md says -----------------------
+# --- lifts: every value and share of small rings, as the page on proofs says --------------------
 
 
 @pytest.mark.parametrize("bits", range(2, 9))

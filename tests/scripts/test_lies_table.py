@@ -1,4 +1,4 @@
-"""The table of lies in docs/proofs.md is what comes of each lie, played anew."""
+"""The table of lies in docs/specification/proofs.md is what comes of each lie, played anew."""
 
 from __future__ import annotations
 

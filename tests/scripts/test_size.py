@@ -69,8 +69,6 @@ def test_the_words_of_docs_stay_within_their_limit() -> None:
     docs = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
     assert {f"docs/{page}.md" for page in (*ASKED, *GENERATED)} <= set(docs)
     words = {name: counted(name, path.read_text(encoding="utf-8")) for name, path in docs.items()}
-    if words["docs/proofs.md"] > MAX_ASKED_WORDS:  # until its proofs are in the specification
-        del words["docs/proofs.md"]
     longest = sorted(words.items(), key=lambda page: -page[1])[:10]
     assert sum(words.values()) <= MAX_WORDS, f"cut pages; the longest are {longest}"
 

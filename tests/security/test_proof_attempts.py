@@ -1,4 +1,4 @@
-"""What an hour's attempts on plans with proofs left as tests; docs/proofs.md lists all of them."""
+"""What an hour's attempts on plans with proofs left as tests, which the page on proofs lists."""
 
 from __future__ import annotations
 

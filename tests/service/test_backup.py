@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.errors import raises
 from tests.support.federation import make_state, mixed_plan, wanted_rows
 from tests.support.network import Pair, assert_sums
-from torchfsl.errors import DecodeError, Error, ParameterError, RejectedSubmission
+from torchfsl.errors import DecodeError, Error, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.service.backup import Backup, restore
 from torchfsl.service.client import remote
 from torchfsl.service.command import main
@@ -207,3 +208,21 @@ def test_a_model_that_is_not_the_ledgers_is_refused(tmp_path: Path) -> None:
         (models / "version-1.fsl").write_bytes(older.read_bytes())
         with pytest.raises(DecodeError, match="not the one that the ledger names"):
             Backup.of_state(pair.state(0))
+
+
+def test_a_task_that_begins_does_not_take_the_place_of_a_restored_one(tmp_path: Path) -> None:
+    with Parties(tmp_path / "servers") as pair:
+        pair.start()
+        pair.set_up()
+        pair.round()
+        backup = Backup.of_state(pair.state(0))
+        for party in (0, 1):
+            pair.lose_state(party)
+        restore(pair.owner, backup)
+        restored = restore(pair.owner, backup)  # again, as after a restore that one server took
+        with raises(ProtocolError, "another-task"):
+            Pair.set_up(pair, replace=False)
+        assert pair.owner.links.common_model() == (0, backup.model.digest().hex())
+        pair.go_on_with(restored)
+        pair.round()
+        pair.close()

@@ -24,6 +24,7 @@ What is not named has its default below. Every layout lies within the cuckoo bou
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import tomllib
 from collections.abc import Mapping
@@ -139,8 +140,10 @@ class ClientPolicy:
         kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         if not set(values) <= set(kinds):
             unknown = sorted(set(values) - set(kinds))
+            near = difflib.get_close_matches(unknown[0], kinds, 1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
             raise ParameterError(
-                f"unknown floors {unknown}; known: {sorted(kinds)}", code="invalid-policy"
+                f"unknown floors {unknown}{hint}; known: {sorted(kinds)}", code="invalid-policy"
             )
         given: dict[str, Any] = {}
         for name, value in values.items():

@@ -157,6 +157,8 @@ def restore(owner: Owner, backup: Backup) -> Task:
         if past is None:
             plan = dataclasses.replace(plan, max_rounds=plan.max_rounds - backup.spent)
     task = owner.bind(plan, optimizer=old.optimizer, source=old.source, reduce=old.reduce)
+    if past is None:  # which also says that the task is one that goes on
+        past = Past(0, np.array([], dtype=np.uint64), np.array([], dtype=np.int64))
     task = dataclasses.replace(task, past=past)
     owner.set_up(task, backup.model.state, backup.model.optimizer.state(), replace=True)
     owner.links.common_model()

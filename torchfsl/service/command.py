@@ -269,7 +269,11 @@ def _certs(options: argparse.Namespace) -> int:
         options.folder, client_numbers(options.clients), days=options.days,
         auditors=options.auditors,
     )  # fmt: skip
-    print(f"{len(made)} certificates made in {options.folder}, valid for {options.days} days")
+    if not made:
+        print(f"all certificates in {options.folder} exist already: nothing changed")
+        return 0
+    count = f"{len(made)} certificate{'s' * (len(made) > 1)}"
+    print(f"{count} made in {options.folder}, valid for {options.days} days")
     print("for development only: one folder holds the keys of all parties")
     return 0
 
@@ -407,7 +411,7 @@ def _restore(options: argparse.Namespace) -> int:
         task = restore(owner, backup)
     print(f"model {backup.model.digest().hex()} is at both servers")
     print(f"under the new plan {task.plan.digest.hex()}; the next round is 1")
-    if (past := task.past) is not None:
+    if (past := task.past) is not None and past.index:
         print(
             f"its budget goes on: {past.index} of {task.plan.max_rounds} rounds are spent, "
             f"{len(past.places)} reports of clients count"

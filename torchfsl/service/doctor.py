@@ -404,7 +404,8 @@ def _answers(urls: list[str], files: TlsFiles, server: int) -> str:
             info = links.info(server)
     except NotReady as error:
         why = str(error).removeprefix(f"server {server}: ")  # the line names it
-        told = "no answer; it may not have been started yet: " if "refused" in why else ""
+        told = f"no answer at {urls[server]}, start it or correct its address: "
+        told = told if "refused" in why else ""
         raise NotReady(told + why) from None
     return f"answers at {urls[server]}, torchfsl {info['library']}"
 

@@ -73,7 +73,8 @@ class Task:
         source: see `ServerModel`.
         reduce: see `ServerModel`.
         coins: of both servers, which make the plan's hash seed; empty if one party chose it.
-        past: the spent part of the budget; None in a task that begins.
+        past: the spent part of the budget, of 0 rounds if the plan counts them otherwise; None in a
+            task that begins.
     """
 
     plan: Plan

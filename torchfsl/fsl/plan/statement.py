@@ -19,7 +19,7 @@ w is 1 but in plans with weights, where it is one more value, and where instead 
 
 All but the last are sums of squares, so one proof does (`crypto.flp`), and another one for the last
 (`crypto.flp`). The values lie in one vector, in the order of `Statement.groups`
-(`proof_groups`); each group begins a new call. docs/proofs.md has the argument.
+(`proof_groups`); each group begins a new call. docs/specification/proofs.md has the argument.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class Opening:
             raise ProtocolError(
                 f"{len(reports)} acceptable reports, the plan wants {self._plan.min_clients} "
                 "(min_clients), so the round closes unopened: let more clients participate, or "
-                "lower min_clients (1 opens a single client's update)",
+                "leave the next round open for longer",
                 code="too-few-reports",
             )
         self.accepted = reports

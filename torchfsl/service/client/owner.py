@@ -139,7 +139,9 @@ class Owner:
                     "see torchfsl close and torchfsl abandon",
                     code="another-task",
                 )
-            if info["live"] and not (replace and info["may_replace"]):
+            if not info["live"] or (new.past is not None and not info["model"]["version"]):
+                continue  # no rounds would be lost; the second is a restore that comes again
+            if not (replace and info["may_replace"]):
                 remedy = (
                     'its operator lets nobody replace it: replace = "owner" in the settings would'
                     if replace

@@ -242,7 +242,8 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ParameterError(
-            f"cannot read {path} ({error.strerror}): `torchfsl certs` makes development files"
+            f"cannot read {path} ({error.strerror}): correct the path. "
+            "`torchfsl certs` makes development files"
         ) from error
 
 

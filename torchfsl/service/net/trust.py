@@ -140,7 +140,10 @@ def read_deny_list(path: Path | None) -> frozenset[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(f"cannot read the deny list {path}: {error}") from error
+        why = getattr(error, "strerror", "it is not UTF-8")
+        raise ParameterError(
+            f"cannot read the deny list {path} ({why}): correct its path, or `touch {path}`"
+        ) from error
     found = set()
     for number, line in enumerate(lines, start=1):
         entry = line.partition("#")[0].strip()

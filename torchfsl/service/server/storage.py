@@ -130,8 +130,13 @@ class Storage:
 
     @property
     def is_live(self) -> bool:
-        """Whether the task has come to something and can go on."""
-        return bool(self.model_version.get("version")) and not self.halted
+        """Whether the model has seen rounds, also in the task of a backup, and can go on."""
+        return self._has_seen_rounds and not self.halted
+
+    @property
+    def _has_seen_rounds(self) -> bool:
+        is_restored = self.ledger.setting("restored") is not None
+        return is_restored or bool(self.model_version.get("version"))
 
     @property
     def report_log(self) -> ReportLog:
@@ -186,7 +191,7 @@ class Storage:
                 code="plan-used",
             )
         if not replace or not self.settings.may_replace:
-            self._check_replaceable(consents=replace)
+            self._check_replaceable(task, consents=replace)
         self.noise.reserve(task.plan)  # a task that is refused leaves the noise of the one before
         self._put_aside()
         # Beside the file of the task before, which holds until the transaction.
@@ -203,6 +208,7 @@ class Storage:
             self.ledger.put_setting("scaled", None)
             self.ledger.put_setting("peer noise", None)
             self.ledger.delete_participations()
+            self.ledger.put_setting("restored", None if task.past is None else b"1")
             if (past := task.past) is not None:
                 self.ledger.put_setting("opened", b"%d" % past.index)
                 self.ledger.put_participations(past.reports())
@@ -230,13 +236,15 @@ class Storage:
         self._stored_sessions = _versions(found)
         return found
 
-    def _check_replaceable(self, *, consents: bool) -> None:
+    def _check_replaceable(self, new: Task, *, consents: bool) -> None:
         """Refuse a task in place of a live one, where owner or operator does not agree to it.
+
+        A backup may be restored once more, which ends a restore that only one server took.
 
         Raises:
             ProtocolError: there is a live task; `consents` says that the owner agrees.
         """
-        if not self.is_live:
+        if not self.is_live or (new.past is not None and not self.model_version["version"]):
             return
         remedy = (
             'its operator lets nobody replace it: replace = "owner" in the settings would'
@@ -249,9 +257,9 @@ class Storage:
         )
 
     def _put_aside(self) -> None:
-        """Keep the task and the model that make way, if any round was applied: `replaced/`."""
-        task, version = self.ledger.setting("task"), self.model_version.get("version")
-        if task is None or not version:
+        """Keep the task and the model that make way, if it has seen any round: `replaced/`."""
+        task = self.ledger.setting("task")
+        if task is None or not self._has_seen_rounds:
             return
         kept = (
             self.folder / "replaced" / Task.from_settings(json.loads(task)).plan.digest.hex()[:16]
