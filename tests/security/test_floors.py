@@ -68,7 +68,7 @@ def test_max_rounds_counts_opened_rounds_and_no_others() -> None:
             finish_round(servers)
         opened, made = play_round(servers, 10 * number + 1, {0: random_update(plan, rng)})
         assert_exact(plan, opened, made)
-    with pytest.raises(ProtocolError, match="max_rounds = 2 rounds were opened"):
+    with pytest.raises(ProtocolError, match="max_rounds = 2 rounds of the plan were opened"):
         begin_round(servers, 30)
     assert [server.rounds_opened for server in servers] == [2, 2]
 
@@ -87,6 +87,6 @@ def test_a_round_whose_share_has_left_counts_even_if_it_was_not_opened_here() ->
     first.reveal(commitments[1])
     for server in servers:
         server.abandon_round()
-    with pytest.raises(ProtocolError, match="budget is spent"):
+    with pytest.raises(ProtocolError, match="max_rounds = 1 rounds of the plan were opened"):
         first.open_round(2)
     second.open_round(2)

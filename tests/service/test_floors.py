@@ -194,7 +194,7 @@ def test_max_rounds_survives_crashes_and_a_new_task_has_its_own(
         duo.play(number, some_updates(duo.plan, number))
     assert [node.storage.rounds_opened for node in duo.nodes] == [2, 2]
     for node in duo.nodes:
-        with pytest.raises(ProtocolError, match="max_rounds = 2 rounds were opened"):
+        with pytest.raises(ProtocolError, match="max_rounds = 2 rounds of the plan were opened"):
             node.begin(3)
         assert node.storage.running() is None
     other = bind_plan(mixed_plan(), authorities, bytes(15) + b"1")
@@ -222,10 +222,10 @@ def test_a_round_that_ends_after_the_share_may_have_left_is_spent(
     duo.crash(0)
     duo.nodes[0].abandon(3, "the other server is gone", forced=True)
     assert duo.nodes[0].storage.rounds_opened == 1
-    with pytest.raises(ProtocolError, match="budget is spent"):
+    with pytest.raises(ProtocolError, match="max_rounds = 1 rounds of the plan were opened"):
         duo.nodes[0].begin(4)
     duo.crash(0)
-    with pytest.raises(ProtocolError, match="budget is spent"):
+    with pytest.raises(ProtocolError, match="max_rounds = 1 rounds of the plan were opened"):
         duo.nodes[0].begin(4)
 
 
@@ -314,7 +314,7 @@ def test_clients_with_floors_of_their_own_stay_away_and_the_others_go_on_exactly
             assert connection.plan == pair.plan
         pair.assert_serves()
         assert pair.number == number
-    with pytest.raises(ProtocolError, match="max_rounds = 2 rounds were opened"):
+    with pytest.raises(ProtocolError, match="max_rounds = 2 rounds of the plan were opened"):
         pair.open()
 
 
