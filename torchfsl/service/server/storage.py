@@ -131,12 +131,7 @@ class Storage:
     @property
     def is_live(self) -> bool:
         """Whether the model has seen rounds, also in the task of a backup, and can go on."""
-        return self._has_seen_rounds and not self.halted
-
-    @property
-    def _has_seen_rounds(self) -> bool:
-        is_restored = self.ledger.setting("restored") is not None
-        return is_restored or bool(self.model_version.get("version"))
+        return _has_seen_rounds(self) and not self.halted
 
     @property
     def report_log(self) -> ReportLog:
@@ -259,7 +254,7 @@ class Storage:
     def _put_aside(self) -> None:
         """Keep the task and the model that make way, if it has seen any round: `replaced/`."""
         task = self.ledger.setting("task")
-        if task is None or not self._has_seen_rounds:
+        if task is None or not _has_seen_rounds(self):
             return
         kept = (
             self.folder / "replaced" / Task.from_settings(json.loads(task)).plan.digest.hex()[:16]
@@ -403,6 +398,11 @@ def _secrets(report_log: ReportLog) -> Iterator[tuple[int, int, int]]:
         span = messages.master_seed_span(message)
         if span is not None:
             yield position, *span
+
+
+def _has_seen_rounds(storage: Storage) -> bool:
+    is_restored = storage.ledger.setting("restored") is not None
+    return is_restored or bool(storage.model_version.get("version"))
 
 
 def _put_model_version(ledger: Ledger, version: int, digest: bytes, file: str) -> None:
