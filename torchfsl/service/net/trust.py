@@ -142,7 +142,8 @@ def read_deny_list(path: Path | None) -> frozenset[str]:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", "it is not UTF-8")
         raise ParameterError(
-            f"cannot read the deny list {path} ({why}): correct its path, or `touch {path}`"
+            f"cannot read the deny list {path} ({why}): correct the path or the file, and make no "
+            "empty one in its place, which lets everybody in"
         ) from error
     found = set()
     for number, line in enumerate(lines, start=1):
