@@ -18,7 +18,8 @@ VENV=${TORCHFSL_VENV:-$ROOT/.venv}
 case $VENV in /*) ;; *) VENV=$PWD/$VENV ;; esac
 VENV_PYTHON=$VENV/bin/python
 
-export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+# Python compiles what it imports, and leaves the rest of torch alone.
+export PIP_NO_COMPILE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 
 say() { printf '[setup] %s\n' "$*"; }
 

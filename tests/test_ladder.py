@@ -28,10 +28,11 @@ from scripts.generate.architecture_map import (
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ["torchfsl", "models", "training", "scripts", "tests"]
-SOURCES = modules(ROOT / "torchfsl")
-GRAPH = import_graph(SOURCES)
-ROOMS = sorted(name for name in SOURCES if any(n.startswith(f"{name}.") for n in SOURCES))
-WINGS = sorted(wing for wing in rooms_of(GRAPH, "torchfsl") if f"torchfsl.{wing}" in ROOMS)
+ROOMS = sorted(
+    ".".join(path.parent.relative_to(ROOT).parts)
+    for path in (ROOT / "torchfsl").rglob("__init__.py")
+)
+WINGS = sorted(room.partition(".")[2] for room in ROOMS if room.count(".") == 1)
 
 TORCH_FREE = ("crypto", "fsl", "kernels", "service", "submodel")
 """Wings where secrets are made, held or opened."""
@@ -121,6 +122,16 @@ def code_lines(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef, lines:
     return sum(1 for line in own if line and not line.startswith("#"))
 
 
+def sources() -> dict[str, ast.Module]:
+    """The library's files by dotted name."""
+    return modules(ROOT / "torchfsl")
+
+
+@functools.cache
+def graph() -> dict[str, frozenset[str]]:
+    return dict(import_graph(sources()))
+
+
 @functools.cache
 def reachable(start: str) -> frozenset[str]:
     seen: set[str] = set()
@@ -129,7 +140,7 @@ def reachable(start: str) -> frozenset[str]:
         name = todo.pop()
         if name not in seen:
             seen.add(name)
-            todo += GRAPH[name]
+            todo += graph()[name]
     return frozenset(seen)
 
 
@@ -163,20 +174,20 @@ def test_a_planted_violation_breaks_its_contract(
 
 
 def test_imports_have_no_circle_between_files() -> None:
-    graphlib.TopologicalSorter(GRAPH).prepare()
+    graphlib.TopologicalSorter(graph()).prepare()
 
 
 @pytest.mark.parametrize("container", ["torchfsl", *(f"torchfsl.{wing}" for wing in WINGS)])
 def test_the_house_and_every_wing_have_at_most_nine_floors(container: str) -> None:
-    rooms = rooms_of(GRAPH, container)
-    assert max(floors(rooms, arrows(GRAPH, container)).values()) <= 9
+    rooms = rooms_of(graph(), container)
+    assert max(floors(rooms, arrows(graph(), container)).values()) <= 9
 
 
 def test_an_import_inside_a_function_hides_no_circle() -> None:
     """It points to a file from which the importing one cannot be reached."""
-    for name, tree in SOURCES.items():
+    for name, tree in sources().items():
         for function in functions(tree):
-            for other in files_imported(function, SOURCES):
+            for other in files_imported(function, sources()):
                 assert name not in reachable(other), f"{name}.{function.name} reaches {other}"
 
 
@@ -191,7 +202,7 @@ def test_only_faces_backends_and_engines_import_our_files_by_name() -> None:
         "torchfsl.faces", "torchfsl.kernels.backends", "torchfsl.service.server.engines",
         "torchfsl.submodel.plan", "torchfsl.optim",
     }  # fmt: skip
-    for name, tree in SOURCES.items():
+    for name, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
                 what = ast.literal_eval(node.args[0]) if name not in ours else "numpy"
@@ -201,7 +212,7 @@ def test_only_faces_backends_and_engines_import_our_files_by_name() -> None:
 
 def test_the_library_imports_only_its_stated_dependencies() -> None:
     allowed = {"torchfsl", "numpy", "cryptography", "torch", *sys.stdlib_module_names}
-    for name, tree in SOURCES.items():
+    for name, tree in sources().items():
         served = {"grpc", "grpc_health", "h11", "prometheus_client"}
         extra = served if name.startswith("torchfsl.service.") else set()
         extra |= {"tenseal"} if name == "torchfsl.crypto.homomorphic" else set()
@@ -219,7 +230,7 @@ def test_nothing_edits_the_path_on_which_python_looks_for_modules() -> None:
 
 def test_secrets_come_from_the_operating_system_alone() -> None:
     """No mt19937, NumPy or torch generator where a secret could come from it."""
-    for name, tree in SOURCES.items():
+    for name, tree in sources().items():
         if not name.startswith(tuple(f"torchfsl.{wing}" for wing in TORCH_FREE)):
             continue
         generators = {"numpy.random"} | (set() if name in WAITING else {"random"})
@@ -229,7 +240,7 @@ def test_secrets_come_from_the_operating_system_alone() -> None:
 
 
 def test_one_file_asks_the_operating_system_for_randomness() -> None:
-    for name, tree in SOURCES.items():
+    for name, tree in sources().items():
         names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         named = imported(tree) | names
         wanted = {"os.urandom", "os.getrandom", "secrets", "secrets.token_bytes"}
@@ -264,8 +275,10 @@ def test_importing_the_servers_side_imports_no_torch(statement: str) -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_the_docstring_of_a_room_names_all_that_is_in_it(room: str) -> None:
-    told = ast.get_docstring(SOURCES[room]) or ""
-    inside = {n.removeprefix(f"{room}.").split(".")[0] for n in SOURCES if n.startswith(f"{room}.")}
+    told = ast.get_docstring(sources()[room]) or ""
+    inside = {
+        n.removeprefix(f"{room}.").split(".")[0] for n in sources() if n.startswith(f"{room}.")
+    }
     assert not [name for name in sorted(inside) if f"`{name}`" not in told]
 
 
@@ -273,7 +286,7 @@ def test_the_docstring_of_a_room_names_all_that_is_in_it(room: str) -> None:
 def test_a_face_is_under_forty_lines_of_code(room: str) -> None:
     path = ROOT.joinpath(*room.split("."), "__init__.py")
     lines = path.read_text().splitlines()
-    assert code_lines(SOURCES[room], lines) < 40
+    assert code_lines(sources()[room], lines) < 40
 
 
 @pytest.mark.parametrize(
@@ -329,7 +342,7 @@ MESSAGES = (
 
 def test_messages_are_cut_in_one_place() -> None:
     """Elsewhere nothing indexes or slices what is called message, header, body or data."""
-    for name, tree in SOURCES.items():
+    for name, tree in sources().items():
         wing = name.startswith(("torchfsl.fsl.", "torchfsl.service."))
         if not wing or name.startswith(MESSAGES):
             continue

@@ -60,7 +60,6 @@ MODULES = [
 """Modules that pages name by their path."""
 
 LAZY = ["torchfsl", *FACES]
-TREES = modules(ROOT / "torchfsl")
 
 
 def own_names(face: str) -> set[str]:
@@ -138,7 +137,7 @@ def test_an_unknown_name_is_an_attribute_error_that_tells_it(face: str) -> None:
 
 @pytest.mark.parametrize("face", LAZY)
 def test_a_face_says_each_name_once_under_the_name_it_has_at_home(face: str) -> None:
-    (block,) = (n for n in TREES[face].body if isinstance(n, ast.If))
+    (block,) = (n for n in modules(ROOT / "torchfsl")[face].body if isinstance(n, ast.If))
     assert ast.unparse(block.test) == "TYPE_CHECKING"
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     aliases = [alias for node in imports for alias in node.names]

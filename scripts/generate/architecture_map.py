@@ -12,6 +12,7 @@ is one above the highest room that it imports.
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 from collections import Counter
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ Graph = Mapping[str, frozenset[str]]
 Arrows = Mapping[tuple[str, str], int]
 
 
+@functools.cache
 def modules(folder: Path) -> dict[str, ast.Module]:
     """The files of a package by dotted name; a package's own file has the package's name."""
     found: dict[str, ast.Module] = {}
