@@ -5,17 +5,23 @@
     key = "9f86d081..."                 # Ed25519 public key, 64 hex digits
     numbers = [[1000000, 1999999]]      # its clients; no certificate has such a number
     share = 0.5                         # of the plan's max_clients, at most, in a round; 0 stops it
-    counts = 10                         # at most so many of its reports count to min_clients
+    counts = 10                         # at most so many of its reports count to min_clients; a
+                                        # round under min_contributors has no more of them
 
 It is read again when it changes. What cannot be read leaves in force what was read before. An
 entry that was changed or removed stays known as that of a stopped issuer until the next start:
 its tokens are refused, its reports do not count, and no certificate may have its numbers.
+
+Both operators must have the same issuers, or rounds end unopened at the stricter one: `digest`
+names what is in force, servers tell it each other, and `torchfsl doctor` compares.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
+import json
 import logging
 import re
 import time
@@ -85,6 +91,14 @@ class Issuers:
         """How many of these clients count towards `min_clients`."""
         owners = Counter(self.whose(client) for client in clients)
         return sum(n if who is None else min(n, who.most) for who, n in owners.items())
+
+    def digest(self) -> str:
+        """SHA-256 of the issuers in force, in hex: equal where all of their settings are."""
+        told = [
+            [o.name, o.key.hex(), sorted((r.start, r.stop) for r in o.numbers), o.share, o.counts]
+            for o in sorted(self.listed(), key=lambda one: one.name)
+        ]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     def look(self) -> None:
         """Read the file if it has changed."""

@@ -222,6 +222,7 @@ class ServerProcess:
             self.observer,
             Tokens(self.issuers, self._trust, self.station),
         )  # fmt: skip
+        self.station.issuers = self.issuers.digest
         self._ending.push_async_callback(web.stop)
         await web.start()
         watch_web(self.observer, web.door, settings, self.issuers)

@@ -183,7 +183,8 @@ class WebDoor:
             limits, calls=-(-limits.calls // 2), bytes_in_flight=-(-limits.bytes_in_flight // 2)
         )
         self._slots, self._budget = Slots(half), _Part(half, served.budget)
-        self.door = Door(limits, Turns(limits.strangers_per_second))
+        turns = Turns(limits.strangers_per_second, limits.strangers_per_address)
+        self.door = Door(limits, turns)
 
     async def start(self) -> None:
         """Take calls from now on."""
