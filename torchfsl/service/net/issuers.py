@@ -12,8 +12,8 @@ It is read again when it changes. What cannot be read leaves in force what was r
 entry that was changed or removed stays known as that of a stopped issuer until the next start:
 its tokens are refused, its reports do not count, and no certificate may have its numbers.
 
-Both operators must have the same issuers, or rounds end unopened at the stricter one: `digest`
-names what is in force, servers tell it each other, and `torchfsl doctor` compares.
+Both operators must have the same issuers, or rounds end unopened at the stricter one. `digest` names
+what is in force. Servers tell it each other, and `torchfsl doctor` compares.
 """
 
 from __future__ import annotations
