@@ -5,15 +5,17 @@
     key = "9f86d081..."                 # Ed25519 public key, 64 hex digits
     numbers = [[1000000, 1999999]]      # its clients; no certificate has such a number
     share = 0.5                         # of the plan's max_clients, at most, in a round; 0 stops it
-    counts = 10                         # at most so many of its reports count to min_clients; a
-                                        # round under min_contributors has no more of them
+    counts = 10                         # at most so many of its reports count to min_clients
 
 It is read again when it changes. What cannot be read leaves in force what was read before. An
 entry that was changed or removed stays known as that of a stopped issuer until the next start:
 its tokens are refused, its reports do not count, and no certificate may have its numbers.
 
-Both operators must have the same issuers, or rounds end unopened at the stricter one. `digest` names
-what is in force. Servers tell it each other, and `torchfsl doctor` compares.
+A round of a plan with `min_contributors` has at most `counts` reports of an issuer, since each may
+fill the number of clients behind a row.
+
+Both operators must have the same issuers, or rounds end unopened at the stricter one. `digest`
+names what is in force. Servers tell it each other, and `torchfsl doctor` compares.
 """
 
 from __future__ import annotations
