@@ -14,6 +14,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import multiprocessing
+import socket
+import ssl
 import statistics
 import threading
 import time
@@ -109,13 +112,43 @@ def send_slowly(pair: WebPair, ends: threading.Event) -> None:
                 return
 
 
-def shake_hands(pair: WebPair, _: threading.Event) -> None:
-    """A whole TLS handshake with server 0, from an address of loopback that no client has."""
-    pair.raw(address="127.0.0.2").close()
+def shake_hands(port: int, count: int) -> None:
+    """Whole TLS handshakes with a server, from an address of loopback that no client has."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+    def call(_: threading.Event) -> None:
+        to, own = ("127.0.0.1", port), ("127.0.0.2", 0)
+        with socket.create_connection(to, timeout=60, source_address=own) as plain:
+            context.wrap_socket(plain).close()
+
+    with callers(count, call):
+        time.sleep(3600)
+
+
+@contextlib.contextmanager
+def handshakes(pair: WebPair, count: int) -> Iterator[None]:
+    """So many callers of server 0, in a process that takes no time from the clients'."""
+    given = pair.web_ports[0], count
+    process = multiprocessing.get_context("spawn").Process(target=shake_hands, args=given)
+    process.start()
+    time.sleep(5)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
+def slow_connections(pair: WebPair, count: int) -> contextlib.AbstractContextManager[None]:
+    """So many callers of server 0."""
+    return callers(count, functools.partial(send_slowly, pair))
 
 
 def beside(
-    folder: Path, count: int, call: Callable[[WebPair, threading.Event], None]
+    folder: Path,
+    count: int,
+    crowd: Callable[[WebPair, int], contextlib.AbstractContextManager[None]],
 ) -> dict[str, Any]:
     """Seconds of a round of Python's clients and a web client's, alone and among callers."""
     seconds: dict[str, list[float]] = {"alone": [], "among": [], "web alone": [], "web among": []}
@@ -124,7 +157,7 @@ def beside(
         pair.set_up()
         for turn in range(2 * TURNS):
             name = ("alone", "among")[turn % 2]
-            with callers(turn % 2 * count, functools.partial(call, pair)):
+            with crowd(pair, count) if turn % 2 else contextlib.nullcontext():
                 pair.open()
                 start = time.monotonic()
                 made = pair.take_part(range(2, PYTHON_CLIENTS + 2), seed=turn)
@@ -150,7 +183,7 @@ def main(options: Options, folder: Path) -> Found:
     if options.clients:
         found["page"] = with_a_page(folder / "page", options.clients, options.rounds)
     if options.slow:
-        found["slow"] = beside(folder / "slow", options.slow, send_slowly)
+        found["slow"] = beside(folder / "slow", options.slow, slow_connections)
     if options.handshakes:
-        found["handshakes"] = beside(folder / "handshakes", options.handshakes, shake_hands)
+        found["handshakes"] = beside(folder / "handshakes", options.handshakes, handshakes)
     return found

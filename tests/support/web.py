@@ -129,10 +129,9 @@ class WebPair(Pair):
     def tls_context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.web / "web.pem"))
 
-    def raw(self, party: int = 0, *, address: str = "") -> ssl.SSLSocket:
-        """A connection from an address, any one by default, that has finished its handshake."""
-        to = "127.0.0.1", self.web_ports[party]
-        plain = socket.create_connection(to, timeout=60, source_address=(address, 0))
+    def raw(self, party: int = 0) -> ssl.SSLSocket:
+        """A connection that has finished its handshake."""
+        plain = socket.create_connection(("127.0.0.1", self.web_ports[party]), timeout=60)
         return self.tls_context().wrap_socket(plain, server_hostname="127.0.0.1")
 
     def post(
