@@ -1,6 +1,6 @@
 """Everything around the page of torchfsl/web/examples/two-tower, on one machine.
 
-    python examples/web_page.py [--rounds 3] [--port 8080]
+    python examples/web_page.py [--rounds 100] [--port 8080]
 
 Two servers with HTTPS doors, an issuer of tokens, two clients in Python, and a web server for the
 page, whose clients it takes at their word. One folder holds all keys: it protects no data.
@@ -113,7 +113,7 @@ def section(folder: Path, origin: str) -> str:
 def main() -> None:
     """Run the rounds, each over two clients in Python and one page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds to open (default: 3)")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds to open (default: 100)")
     parser.add_argument("--port", type=int, default=8080, help="of the page (default: 8080)")
     parser.add_argument("--package", type=Path, default=PACKAGE, help="built torchfsl/web")
     arguments = parser.parse_args()

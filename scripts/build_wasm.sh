@@ -28,19 +28,24 @@ for name in $(sed -n 's/^TFSL_API.* \**\(tfsl_[a-z_]*\)(.*/\1/p' "$SOURCES/clien
 done
 objects=$(mktemp -d)
 trap 'rm -rf -- "$objects"' EXIT
+cores=$(getconf _NPROCESSORS_ONLN)
+started=()
 compile() { # OPTIONS FILE...
     local level file
     read -ra level <<<"$1"
     shift
     for file in "$@"; do
+        while [ "$(jobs -rp | wc -l)" -ge "$cores" ]; do wait -n; done
         em++ -std=gnu++20 "${level[@]}" -DFSL_CLIENT_KERNELS -fwasm-exceptions -fvisibility=hidden \
             -ffile-prefix-map="$ROOT"=. -I"$SOURCES"/client -I"$SOURCES"/host -I"$SOURCES"/path \
-            -I"$SOURCES"/simd "${options[@]}" -c -o "$objects/$(basename -- "$file" .cc).o" "$file"
+            -I"$SOURCES"/simd "${options[@]}" -c -o "$objects/$(basename -- "$file" .cc).o" "$file" &
+        started+=($!)
     done
 }
 mkdir -p -- "$(dirname -- "$OUT")"
 compile -O2 "${fast[@]}"
 compile "-Os -finline-functions" "${inlined[@]}"
 compile -Os "${small[@]}"
+for one in "${started[@]}"; do wait "$one"; done
 em++ -Os -fwasm-exceptions --no-entry -sSTANDALONE_WASM=1 -sALLOW_MEMORY_GROWTH=1 \
     -sEXPORTED_FUNCTIONS="$exported" -o "$OUT" "$objects"/*.o

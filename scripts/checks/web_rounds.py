@@ -1,29 +1,35 @@
 """Rounds of two server processes with a page of Chromium, and with slow connections.
 
-    python -m scripts.checks.web_rounds [--clients 50] [--rounds 10] [--slow 100] [--json FILE]
+    python -m scripts.checks.web_rounds [--clients 50] [--rounds 10] [--slow 100] [--handshakes 32]
 
 First a page and so many clients of Python participate in each round, with proofs and sealed seeds:
 sums must be exact. `growth` is the memory of the page's process in the last round over that in the
-second. Then 20 clients of Python participate by turns with and without callers to the HTTPS door
-that send a byte now and then: `slowdown` is the ratio of the medians over five turns.
+second. Then 20 clients of Python and one with a token participate by turns with and without callers
+to the HTTPS door that send a byte now and then, and with and without callers that make handshakes
+one after the other: `slowdown` and `web slowdown` are ratios of the medians over five turns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import multiprocessing
+import socket
+import ssl
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from scripts.bench.measure import status_bytes
 from scripts.program import Found, Options, check, option
 from tests.support.federation import mixed_plan
 from tests.support.network import assert_sums
 from tests.support.reference.plaintext import Contribution
-from tests.support.web import WebPair
+from tests.support.web import FIRST, WebPair
 from tests.support.web_page import Page, PagePair
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import default_proofs
@@ -76,20 +82,16 @@ def with_a_page(folder: Path, clients: int, rounds: int) -> Found:
 
 
 @contextlib.contextmanager
-def slow_connections(pair: WebPair, count: int) -> Iterator[None]:
-    """So many at server 0 that send a byte of a request a second. Dropped ones come again."""
+def callers(count: int, call: Callable[[threading.Event], None]) -> Iterator[None]:
+    """So many threads in each of which `call` is made again and again."""
     ends = threading.Event()
 
-    def send() -> None:
+    def repeat() -> None:
         while not ends.is_set():
-            with contextlib.suppress(OSError), pair.raw() as connection:
-                for byte in b"POST /torchfsl/v1/Plan HTTP/1.1\r\n":
-                    connection.sendall(bytes([byte]))
-                    if ends.wait(1):
-                        return
-            ends.wait(1)
+            with contextlib.suppress(OSError):
+                call(ends)
 
-    threads = [threading.Thread(target=send, daemon=True) for _ in range(count)]
+    threads = [threading.Thread(target=repeat, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
     time.sleep(2)
@@ -101,28 +103,79 @@ def slow_connections(pair: WebPair, count: int) -> Iterator[None]:
             thread.join()
 
 
-def beside_slow(folder: Path, count: int) -> Found:
-    """Seconds of a round of Python's clients, alone and among slow connections."""
-    seconds: dict[str, list[float]] = {"alone": [], "among": []}
-    with WebPair(folder, counted_plan(PYTHON_CLIENTS), clients=PYTHON_CLIENTS + 2) as pair:
+def send_slowly(pair: WebPair, ends: threading.Event) -> None:
+    """A byte of a request a second, to server 0. A dropped caller comes again."""
+    with pair.raw() as connection:
+        for byte in b"POST /torchfsl/v1/Plan HTTP/1.1\r\n":
+            connection.sendall(bytes([byte]))
+            if ends.wait(1):
+                return
+
+
+def shake_hands(port: int, count: int) -> None:
+    """Whole TLS handshakes with a server, from an address of loopback that no client has."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+    def call(_: threading.Event) -> None:
+        to, own = ("127.0.0.1", port), ("127.0.0.2", 0)
+        with socket.create_connection(to, timeout=60, source_address=own) as plain:
+            context.wrap_socket(plain).close()
+
+    with callers(count, call):
+        time.sleep(3600)
+
+
+@contextlib.contextmanager
+def handshakes(pair: WebPair, count: int) -> Iterator[None]:
+    """So many callers of server 0, in a process that takes no time from the clients'."""
+    given = pair.web_ports[0], count
+    process = multiprocessing.get_context("spawn").Process(target=shake_hands, args=given)
+    process.start()
+    time.sleep(5)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
+def slow_connections(pair: WebPair, count: int) -> contextlib.AbstractContextManager[None]:
+    """So many callers of server 0."""
+    return callers(count, functools.partial(send_slowly, pair))
+
+
+def beside(
+    folder: Path,
+    count: int,
+    crowd: Callable[[WebPair, int], contextlib.AbstractContextManager[None]],
+) -> dict[str, Any]:
+    """Seconds of a round of Python's clients and a web client's, alone and among callers."""
+    seconds: dict[str, list[float]] = {"alone": [], "among": [], "web alone": [], "web among": []}
+    with WebPair(folder, counted_plan(PYTHON_CLIENTS + 1), clients=PYTHON_CLIENTS + 2) as pair:
         pair.start()
         pair.set_up()
         for turn in range(2 * TURNS):
-            slow = turn % 2
-            with slow_connections(pair, count if slow else 0):
-                start = time.monotonic()
+            name = ("alone", "among")[turn % 2]
+            with crowd(pair, count) if turn % 2 else contextlib.nullcontext():
                 pair.open()
+                start = time.monotonic()
                 made = pair.take_part(range(2, PYTHON_CLIENTS + 2), seed=turn)
+                middle = time.monotonic()
+                made += pair.take_part_by_web((FIRST,), seed=turn)
+                end = time.monotonic()
                 opened = pair.close()
-                seconds["among" if slow else "alone"].append(time.monotonic() - start)
+                seconds[name].append(middle - start + time.monotonic() - end)
+                seconds[f"web {name}"].append(end - middle)
             assert_sums(pair.plan, opened, made)
-    alone, among = (statistics.median(seconds[name]) for name in ("alone", "among"))
-    return {"connections": count, "seconds": seconds, "slowdown": among / alone}
+    found = {name: statistics.median(one) for name, one in seconds.items()}
+    slowdown, web = found["among"] / found["alone"], found["web among"] / found["web alone"]
+    return {"connections": count, "seconds": seconds, "slowdown": slowdown, "web slowdown": web}
 
 
 @check(
     option("--clients", 50, "of Python next to the page"), option("--rounds", 10, "at most 10"),
-    option("--slow", 100, "connections"),
+    option("--slow", 100, "connections"), option("--handshakes", 32, "callers at a time"),
 )  # fmt: skip
 def main(options: Options, folder: Path) -> Found:
     """Run both; a part for which 0 is asked is left out."""
@@ -130,5 +183,7 @@ def main(options: Options, folder: Path) -> Found:
     if options.clients:
         found["page"] = with_a_page(folder / "page", options.clients, options.rounds)
     if options.slow:
-        found["slow"] = beside_slow(folder / "slow", options.slow)
+        found["slow"] = beside(folder / "slow", options.slow, slow_connections)
+    if options.handshakes:
+        found["handshakes"] = beside(folder / "handshakes", options.handshakes, handshakes)
     return found

@@ -130,6 +130,11 @@ def test_it_compares_the_models(infos: Any, said: str) -> None:
     assert said in Seen(render(view(*infos))).texts["models"]
 
 
+def test_it_shows_whether_both_servers_admit_the_same_clients() -> None:
+    rows = Seen(render(view(info(0, issuers="a1"), info(1)))).tables["servers"]
+    assert ["issuers of tokens", "a1", "none"] in rows
+
+
 def test_what_others_write_is_text_and_names_no_client() -> None:
     bad = "<script>alert(1)</script> client 123456 & clients [77, 78] and client: 99"
     row = RoundRow(9, StoredState.UNOPENED, 0, 1.0, 2.0, 3.5, 5, 1234, 0, 5_000_000, bad)

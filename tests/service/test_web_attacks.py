@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import socket
 import time
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.errors import raises
@@ -26,9 +28,11 @@ from torchfsl.service.net.addresses import bound_socket
 from torchfsl.service.net.calls import NotReady, Overloaded
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.net.issuers import Issuers
+from torchfsl.service.server import door as door_module
 from torchfsl.service.server import passages
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.intake import Budget, Limits, Turns
+from torchfsl.submodel.update import SegmentUpdate, Update
 
 h11 = pytest.importorskip("h11")
 from torchfsl.service.server import http, web  # noqa: E402 (need h11)
@@ -194,10 +198,10 @@ def test_who_is_slow_is_dropped_and_without_the_limit_would_not_be(
 
 @contextlib.asynccontextmanager
 async def silent(limits: Limits, said: bytes = b"", turns: Turns | None = None) -> AsyncIterator[
-    tuple[Door, list[object]]
+    tuple[Door, list[Any]]
 ]:  # fmt: skip
     """Forty connections from one address, and who got through to what is behind the door."""
-    door, came, held = Door(limits, turns), list[object](), list[asyncio.StreamWriter]()
+    door, came, held = Door(limits, turns), list[Any](), list[asyncio.StreamWriter]()
     server = await asyncio.start_unix_server(lambda *_: came.append(_), door.inside)
     listening = bound_socket("127.0.0.1:0")
     door.open(listening)
@@ -260,18 +264,53 @@ def test_strangers_go_on_one_after_the_other_and_those_who_left_take_no_turn() -
 
     many = Limits(handshakes_per_address=64)
     assert asyncio.run(run(None, many)) == 40
-    assert asyncio.run(run(Turns(10), many)) in range(1, 30)  # they come for longer than HELD
+    assert asyncio.run(run(Turns(10, 10), many)) in range(1, 30)  # they come for longer than HELD
 
     async def pass_by() -> None:
-        turns, come = Turns(1), asyncio.Event()
-        turns.wait(lambda: True, lambda: None)
+        turns, come = Turns(1, 1), asyncio.Event()
+        turns.wait("a", lambda: True, lambda: None)
         for _ in range(1000):
-            turns.wait(lambda: False, lambda: None)
-        turns.wait(lambda: True, come.set)
+            turns.wait("a", lambda: False, lambda: None)
+        turns.wait("a", lambda: True, come.set)
         async with asyncio.timeout(10):
             await come.wait()
 
     asyncio.run(pass_by())
+
+
+def test_a_flood_of_handshakes_of_one_address_does_not_keep_another_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def came_through() -> bool:
+        limits = Limits(handshakes_per_address=64)
+        async with silent(limits, b"\x16", Turns(20, 20)) as (door, came):
+            listening = door._listening
+            assert listening is not None
+            with socket.create_connection(
+                listening.getsockname(), source_address=("127.0.0.2", 0)
+            ) as other:
+                other.sendall(b"\x16")
+                await asyncio.sleep(HELD)
+                names = [str(writer.get_extra_info("peername")) for _, writer in came]
+                return any(door.address_of(name).startswith("127.0.0.2:") for name in names)
+
+    assert asyncio.run(came_through())
+    monkeypatch.setattr(door_module, "group_of", lambda host: "one")
+    assert not asyncio.run(came_through())
+
+
+def test_an_address_has_so_many_turns_a_second_and_no_more() -> None:
+    async def run(per_address: float) -> list[str]:
+        turns, went = Turns(1000, per_address), list[str]()
+        for address in ("a", "b") * 20:
+            turns.wait(address, lambda: True, functools.partial(went.append, address))
+        await asyncio.sleep(HELD)
+        return went
+
+    assert len(asyncio.run(run(1000))) == 40
+    went = asyncio.run(run(10))
+    assert went[:4] == ["a", "b", "a", "b"]
+    assert 4 <= len(went) <= 16
 
 
 def test_requests_of_strangers_wait_for_turns_and_grpc_does_not(tmp_path: Path) -> None:
@@ -351,6 +390,48 @@ def test_reports_of_an_issuer_that_was_taken_out_in_the_round_count_no_more(tmp_
         time.sleep(1.1)
         with pytest.raises(ProtocolError, match="1 of 4 reports count towards min_clients"):
             pair.close()
+
+
+class Crowd(WebPair):
+    """Client 2 alone has something to add to row 7; clients of the issuer touch it, and add 0."""
+
+    def update(self, client: int, seed: int = 0) -> Update:
+        row, value = 7 if client == 2 or client >= FIRST else client, 41 * (client == 2)
+        return {"items": SegmentUpdate(np.array([row]), np.full((1, 2), value))}
+
+
+def test_an_issuer_fills_min_contributors_with_as_many_reports_as_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = make_segment("items", "rows", (20, 2), k_max=2, tau=2, retrieve=True)
+    counted = make_plan(items, lane="count", max_clients=8)
+    plan = dataclasses.replace(counted, min_contributors=3)
+
+    def row_of_a_round(pair: WebPair) -> int:
+        pair.open()
+        pair.take_part((2, 3, 4))
+        pair.take_part_by_web((FIRST,))
+        with contextlib.suppress(AssertionError):
+            pair.take_part_by_web((FIRST + 1,))
+        opened = pair.close()
+        assert opened.num_clients == 4 + (opened.lanes["items"][7] == 3)
+        return int(opened.sums["items"][7, 0])
+
+    with Crowd(tmp_path, plan, counts=2) as pair:
+        pair.start()
+        pair.set_up()
+        assert row_of_a_round(pair) == 41  # the operator trusts the issuer for two reports
+        main(["doctor", *pair.command(0)[4:]])
+        assert "who steals its key can open rows of one client" in capsys.readouterr().out
+        text = pair.admission.read_text()
+        pair.open()
+        pair.take_part((2, 3))
+        pair.take_part_by_web((FIRST, FIRST + 1))
+        pair.admission.write_text(text.replace("counts = 2", "counts = 1"))
+        time.sleep(1.1)
+        with pytest.raises(ProtocolError, match="1 of 4 reports are beyond the `counts`"):
+            pair.close()
+        assert row_of_a_round(pair) == 0
 
 
 def test_a_changed_entry_frees_no_number_and_a_share_of_0_stops_an_issuer(tmp_path: Path) -> None:

@@ -240,9 +240,14 @@ def test_doctor_looks_at_the_door(
         return [line for line in capsys.readouterr().out.splitlines() if " web: " in line]
 
     good = found()
-    assert len(good) == 5
+    assert len(good) == 6
     assert all(line.startswith("ok ") for line in good)
-    assert good[-1].endswith("1 issuers")
+    assert good[-2].endswith("1 issuers")
+    assert good[-1].endswith(f"digest {Issuers(pair.admission).digest()}, as at server 1")
+    others = tmp_path / "admission.toml"
+    others.write_text(pair.admission.read_text().replace("counts = 99", "counts = 98"))
+    (differs,) = [line for line in found(str(pair.admission), str(others)) if line[0] == "F"]
+    assert "write the same issuers to the admission files of both servers" in differs
     make_public_certificate(tmp_path / "other")
     for old, new, what in (
         (f"{pair.web}/web.key", f"{tmp_path}/other/web.key", "certificate and key"),
@@ -251,8 +256,8 @@ def test_doctor_looks_at_the_door(
         failed = [line for line in found(old, new) if line.startswith("FAILED")]
         assert len(failed) == 1
         assert what in failed[0]
-    assert found(f'"{ORIGIN}"', "")[-1].startswith("note ")
-    assert found(denies=False)[-1].startswith("note    web: no deny list")
+    assert found(f'"{ORIGIN}"', "")[-2].startswith("note ")
+    assert found(denies=False)[-2].startswith("note    web: no deny list")
 
 
 def test_the_page_prints_settings_and_an_entry_that_are_taken(tmp_path: Path) -> None:

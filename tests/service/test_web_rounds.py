@@ -19,6 +19,7 @@ from torchfsl.errors import ProtocolError
 from torchfsl.fsl.client.client import Client
 from torchfsl.service.client.remote import RemoteTransport
 from torchfsl.service.net.identity import NotAllowed
+from torchfsl.service.net.issuers import Issuers
 
 pytest.importorskip("h11")
 
@@ -62,7 +63,11 @@ def _metrics_and_page_tell_the_doors_apart(pair: WebPair) -> None:
         line = rf'torchfsl_calls_total{{code="OK",door="{door}",method="Submit"}} {calls}.0'
         assert re.search(rf"^{re.escape(line)}$", metrics, re.MULTILINE)
     assert re.search(r"^torchfsl_web_certificate_seconds_left [67]\d{5}\.", metrics, re.MULTILINE)
+    assert re.search(
+        r'^torchfsl_web_refused_total{why="nonce-expired"} [1-9]', metrics, re.MULTILINE
+    )
     page = urllib.request.urlopen(base).read().decode()
+    assert page.count(Issuers(pair.admission).digest()) == 2
     assert "calls answered OK</td>" in page
     assert "calls answered OK by HTTPS</td>" in page
 

@@ -38,7 +38,8 @@ def test_nothing_is_installed_with_the_package() -> None:
     assert all("integrity" in one for name, one in lock.items() if name)
 
 
-def test_the_example_takes_part_in_a_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["two-tower/index.html?user=7&likes=3,14,15", "own.html"])
+def test_the_example_takes_part_in_a_page(page: str, tmp_path: Path) -> None:
     if not shutil.which("chromium"):
         pytest.skip("chromium is not installed: apt-get install chromium")
     pytest.importorskip("h11")
@@ -53,8 +54,10 @@ def test_the_example_takes_part_in_a_page(tmp_path: Path) -> None:
     ):
         assert servers.stdout is not None
         servers.stdout.readline()
-        address = servers.stdout.readline().strip()
-        browser = subprocess.Popen([*chromium(tmp_path / "profile"), address], stderr=said)
+        site, printed = servers.stdout.readline().strip().split("/examples/")
+        assert page in (printed, "own.html")
+        address = [f"{site}/examples/{page}"]
+        browser = subprocess.Popen([*chromium(tmp_path / "profile"), *address], stderr=said)
         try:
             rounds = [servers.stdout.readline() for _ in range(2)]
         finally:
@@ -64,6 +67,13 @@ def test_the_example_takes_part_in_a_page(tmp_path: Path) -> None:
     assert [line.split("  ")[:2] for line in rounds] == [
         ["round 0", "3 clients"], ["round 1", "3 clients"]
     ], (rounds, log.read_text())  # fmt: skip
+
+
+def test_the_own_page_is_short_and_the_one_that_the_documentation_shows() -> None:
+    own = (SOURCES / "examples" / "own.html").read_text()
+    (shown,) = re.findall(r"```html\n(.*?)```", (ROOT / "docs" / "web-client.md").read_text(), re.S)
+    assert shown == own
+    assert own.count("\n") <= 35
 
 
 def test_codes_of_errors_are_registered() -> None:

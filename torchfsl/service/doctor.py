@@ -32,6 +32,7 @@ from torchfsl.version import __version__
 
 if TYPE_CHECKING:
     from torchfsl.crypto.signing import SignKey
+    from torchfsl.fsl.plan.plan import Plan
     from torchfsl.service.client.links import Links
     from torchfsl.service.server.process import ServeSettings
     from torchfsl.service.server.web_settings import WebSettings
@@ -139,6 +140,8 @@ def _server(report: Report, settings: ServeSettings) -> None:
     if settings.engine.url:
         report.check("engine", lambda: engines.examine(settings.engine, files, party))
     report.check(f"server {1 - party}", lambda: _peer(settings))
+    if settings.web is not None:
+        _issuers(report, settings, settings.web)
 
 
 def _auditor(report: Report, options: argparse.Namespace) -> None:
@@ -207,6 +210,49 @@ def _web(report: Report, web: WebSettings) -> None:
     report.check("web: admission", lambda: f"{len(Issuers(web.admission).listed())} issuers")
     if not web.origins:
         report.note("web: no origins, so pages in browsers may not call")
+
+
+def _issuers(report: Report, settings: ServeSettings, web: WebSettings) -> None:
+    """Whether both operators admit the same clients, and whether one issuer can open a row."""
+    from torchfsl.service.net.calls import NotReady
+
+    peer = 1 - settings.party
+    with contextlib.suppress(Error):  # which earlier lines have told
+        issuers = Issuers(web.admission)
+        own = issuers.digest()
+
+        def equal() -> str:
+            try:
+                with _linked(serving.urls_of(settings), settings.tls) as links:
+                    other = links.info(peer).get("issuers", "none")
+            except NotReady:
+                return f"digest {own}, not compared"
+            if other != own:
+                raise ParameterError(
+                    f"digest {own}, at server {peer} {other}: write the same issuers to the "
+                    "admission files of both servers, with equal share and counts"
+                )
+            return f"digest {own}, as at server {peer}"
+
+        report.check("web: issuers", equal)
+        plan = _plan_in(settings.state)
+        least = plan.min_contributors if plan is not None else 1
+        for one in issuers.listed():
+            if least > 1 and one.most >= least - 1:
+                report.note(
+                    f"web: {one.most} reports of {one.name} count and min_contributors is {least}: "
+                    "who steals its key can open rows of one client"
+                )
+
+
+def _plan_in(folder: Path) -> Plan | None:
+    """The plan of the task in a state folder."""
+    from torchfsl.service.backup import settings_of
+    from torchfsl.service.task import Task
+
+    if not (folder / "state.sqlite").exists() or "task" not in (stored := settings_of(folder)):
+        return None
+    return Task.from_settings(json.loads(stored["task"])).plan
 
 
 def _folder(report: Report, tls: Path) -> None:
@@ -355,15 +401,11 @@ def _budget(folder: Path) -> str:
     """Rounds that the task in a state folder has spent, and whether its noise is there."""
     from torchfsl.fsl.noise import ring_bytes
     from torchfsl.service.backup import past_of, settings_of
-    from torchfsl.service.task import Task
 
-    stored = settings_of(folder)
-    if "task" not in stored:
+    stored, plan = settings_of(folder), _plan_in(folder)
+    if plan is None:
         return "no task yet"
-    plan, opened = (
-        Task.from_settings(json.loads(stored["task"])).plan,
-        int(stored.get("opened", b"0")),
-    )
+    opened = int(stored.get("opened", b"0"))
     if not plan.noise_sigma:  # limits need noise
         return "the plan has no noise"
     told = f"{opened} of {plan.max_rounds or 'any number of'} rounds are spent"

@@ -10,12 +10,20 @@
 It is read again when it changes. What cannot be read leaves in force what was read before. An
 entry that was changed or removed stays known as that of a stopped issuer until the next start:
 its tokens are refused, its reports do not count, and no certificate may have its numbers.
+
+A round of a plan with `min_contributors` has at most `counts` reports of an issuer, since each may
+fill the number of clients behind a row.
+
+Both operators must have the same issuers, or rounds end unopened at the stricter one. `digest`
+names what is in force. Servers tell it each other, and `torchfsl doctor` compares.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
+import json
 import logging
 import re
 import time
@@ -85,6 +93,14 @@ class Issuers:
         """How many of these clients count towards `min_clients`."""
         owners = Counter(self.whose(client) for client in clients)
         return sum(n if who is None else min(n, who.most) for who, n in owners.items())
+
+    def digest(self) -> str:
+        """SHA-256 of the issuers in force, in hex: equal where all of their settings are."""
+        told = [
+            [o.name, o.key.hex(), sorted((r.start, r.stop) for r in o.numbers), o.share, o.counts]
+            for o in sorted(self.listed(), key=lambda one: one.name)
+        ]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     def look(self) -> None:
         """Read the file if it has changed."""

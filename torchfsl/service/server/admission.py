@@ -121,7 +121,8 @@ class Tokens:
         """A message of a round, before it is read.
 
         Raises:
-            RejectedSubmission: the issuer of the caller has its share of the round's clients.
+            RejectedSubmission: the issuer of the caller has its share of the round's clients, or
+                in a plan with `min_contributors` as many as count.
         """
         await self._station.wait_for_begin()
         node, issuer = self._station.node, self._issuers.of(admitted.issuer)
@@ -137,6 +138,8 @@ class Tokens:
                         self._entered.setdefault(owner.name, set()).add(client)
         entered = self._entered.setdefault(admitted.issuer, set())
         most = int(node.plan.max_clients * (issuer.share if issuer is not None else 0))
+        if node.plan.min_contributors > 1 and issuer is not None:  # which all reports count to
+            most = min(most, issuer.most)
         if admitted.caller.number not in entered and len(entered) >= most:
             raise RejectedSubmission(
                 f"round {number} has {most} clients of {admitted.issuer}, its share: join the next",

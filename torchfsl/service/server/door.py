@@ -140,7 +140,7 @@ class Door:
         guest = self._find(peer)
         if self._turns is not None and guest is not None and guest.caller is None:
             come = asyncio.Event()
-            self._turns.wait(lambda: guest.name in self._passages, come.set)
+            self._turns.wait(guest.group, lambda: guest.name in self._passages, come.set)
             await come.wait()
 
     def close_listening(self) -> None:
@@ -197,7 +197,8 @@ class Door:
         guest.steps = 1
         asyncio.get_running_loop().remove_reader(self._passages[guest.name].outside.fileno())
         assert self._turns is not None
-        self._turns.wait(lambda: guest.name in self._passages, lambda: self._begin_again(guest))
+        is_there, begin = lambda: guest.name in self._passages, lambda: self._begin_again(guest)
+        self._turns.wait(guest.group, is_there, begin)
 
     def _begin(self, guest: Guest) -> None:
         """The first bytes are here: connect to gRPC, under the guest's name."""

@@ -37,6 +37,7 @@ class Limits:
         handshake_seconds: after which a connection without a call is dropped.
         strangers_per_second: handshakes and requests of such connections at the HTTPS door, whose
             TLS is this process's own work; more wait for their turn.
+        strangers_per_address: of those, from one address; addresses have their turns by rotation.
         wait_seconds: how long a request waits for room before it is refused.
         conversation_seconds: how long a stream of calls may rest between two of them.
         idle_seconds: how long a sender or reader may pause inside a message.
@@ -57,6 +58,7 @@ class Limits:
     handshakes_per_address: int = 32
     handshake_seconds: float = 20.0
     strangers_per_second: int = 256
+    strangers_per_address: int = 64
     wait_seconds: float = 30.0
     conversation_seconds: float = 600.0
     idle_seconds: float = 20.0
@@ -166,26 +168,53 @@ class Slots:
 
 
 class Turns:
-    """Lets those who wait go on one after the other, so many a second."""
+    """Lets those who wait go on one after the other, and in turn among their addresses.
 
-    def __init__(self, per_second: int) -> None:
-        self._seconds = 1 / per_second
-        self._waiting: deque[tuple[Callable[[], object], Callable[[], object]]] = deque()
+    Args:
+        per_second: turns of all.
+        per_address: turns a second of one address.
+    """
+
+    def __init__(self, per_second: float, per_address: float) -> None:
+        self._seconds, self._rest = 1 / per_second, 1 / per_address
+        self._waiting: dict[str, deque[tuple[Callable[[], object], Callable[[], object]]]] = {}
+        self._ready: deque[str] = deque()
         self._pause: asyncio.TimerHandle | None = None
 
-    def wait(self, is_there: Callable[[], object], then: Callable[[], object]) -> None:
+    def wait(
+        self, address: str, is_there: Callable[[], object], then: Callable[[], object]
+    ) -> None:
         """Call `then` in its turn, which takes no time from others unless `is_there` by then."""
-        self._waiting.append((is_there, then))
+        if address not in self._waiting:
+            self._waiting[address] = deque()
+            self._ready.append(address)
+        self._waiting[address].append((is_there, then))
         if self._pause is None:
             self._go_on()
 
     def _go_on(self) -> None:
         self._pause = None
-        while self._waiting and self._pause is None:
-            is_there, then = self._waiting.popleft()
+        while self._ready and self._pause is None:
+            address = self._ready.popleft()
+            is_there, then = self._waiting[address].popleft()
             if is_there():
-                self._pause = asyncio.get_running_loop().call_later(self._seconds, self._go_on)
+                later = asyncio.get_running_loop().call_later
+                self._pause = later(self._seconds, self._go_on)
+                later(self._rest, self._rested, address)
+            elif self._waiting[address]:
+                self._ready.appendleft(address)
+            else:
+                del self._waiting[address]
             then()
+
+    def _rested(self, address: str) -> None:
+        """An address may have its next turn."""
+        if not self._waiting[address]:
+            del self._waiting[address]
+            return
+        self._ready.append(address)
+        if self._pause is None:
+            self._go_on()
 
 
 class Gate:

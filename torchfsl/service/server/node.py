@@ -380,16 +380,19 @@ class Node:
 
     def _verified(self, number: int, theirs: bytes) -> int:
         """Accepted reports. Issuers of tokens must not make up too many; no share has left yet."""
-        accepted = self.server.verify(theirs)
-        counted = self.storage.settings.counted(accepted)
-        if not self.has_counted(number, Kind.VERDICTS) and counted < self.plan.min_clients:
+        accepted, plan = self.server.verify(theirs), self.plan
+        counted, all_of_them = self.storage.settings.counted(accepted), len(accepted)
+        wrong = ""
+        if counted < plan.min_clients:
+            wrong = f"{counted} of {all_of_them} reports count towards min_clients, the plan wants "
+            wrong += f"{plan.min_clients}: let clients of others participate, or raise `counts`"
+        elif plan.min_contributors > 1 and counted < all_of_them:
+            wrong = f"{all_of_them - counted} of {all_of_them} reports are beyond the `counts` of "
+            wrong += "their issuers, which min_contributors does not allow: raise `counts`"
+        if wrong and not self.has_counted(number, Kind.VERDICTS):
             self.server.abandon_round()
-            raise ProtocolError(
-                f"{counted} of {len(accepted)} reports count towards min_clients, the plan wants "
-                f"{self.plan.min_clients}: let clients of others participate, or raise `counts`",
-                code="too-few-reports",
-            )
-        return len(accepted)
+            raise ProtocolError(wrong, code="too-few-reports")
+        return all_of_them
 
     def _charge(self, index: int) -> None:
         """Count the round as opened, and for its clients."""

@@ -141,12 +141,19 @@ def watch_all(
     )
 
 
-def watch_web(observer: Observer, door: Door, settings: WebSettings, issuers: Issuers) -> None:
-    """Show the HTTPS door."""
+def watch_web(
+    observer: Observer,
+    door: Door,
+    refused: Mapping[str, float],
+    settings: WebSettings,
+    issuers: Issuers,
+) -> None:
+    """Show the HTTPS door, and which of its calls were refused for which token or other reason."""
     watch, guests = observer.watch, door.guests
     watch("web_connections", "HTTPS with a caller.", lambda: float(guests.num_callers))
     watch("web_handshakes", "HTTPS without one yet.", lambda: float(guests.num_strangers))
     observer.count("web_connections_dropped", "HTTPS dropped, by why.", lambda: door.dropped)
+    observer.count("web_refused", "HTTPS calls refused, by code.", lambda: refused)
     watch(
         "web_certificate_seconds_left",
         "Until the certificate of the HTTPS door expires.",

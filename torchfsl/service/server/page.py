@@ -223,7 +223,7 @@ def _servers(infos: Sequence[Mapping[str, Any] | str]) -> str:
     for what, name in (
         ("library", "library"), ("wire version", "wire_version"), ("plan", "plan_digest"),
         ("round", "round"), ("state", "state"), ("complete reports in it", "complete"),
-        ("waits for", "stalled"), ("halted", "halted"),
+        ("issuers of tokens", "issuers"), ("waits for", "stalled"), ("halted", "halted"),
     ):  # fmt: skip
         rows.append((what, *(_field(info, name) for info in infos)))
     for what, name in (("model version", "version"), ("model digest", "digest")):

@@ -222,9 +222,10 @@ class ServerProcess:
             self.observer,
             Tokens(self.issuers, self._trust, self.station),
         )  # fmt: skip
+        self.station.issuers = self.issuers.digest
         self._ending.push_async_callback(web.stop)
         await web.start()
-        watch_web(self.observer, web.door, settings, self.issuers)
+        watch_web(self.observer, web.door, web.refused, settings, self.issuers)
         log.info("server %d listens for HTTPS on port %d", self.settings.party, self.web_port)
 
     def _observe(self) -> int:

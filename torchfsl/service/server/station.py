@@ -41,6 +41,7 @@ class Station:
         counts: protocol messages of this process by kind, and resends.
         stalled: why the round does not go on, or empty.
         unready: says why the server cannot do its work, or empty.
+        issuers: says the digest of issuers of tokens, or empty without any.
         failures: errors that nobody expects; those of the state end the process.
     """
 
@@ -51,6 +52,7 @@ class Station:
         self.counts: Counter[str] = Counter()
         self.stalled = ""
         self.unready: Callable[[], str] = lambda: ""
+        self.issuers: Callable[[], str] = lambda: ""
         self.failures = Failures()
         self._filed = asyncio.Condition()
         self._waiting: dict[int, set[asyncio.Event]] = {}
@@ -176,7 +178,8 @@ class Station:
         """What anybody in the task may know of the state."""
         node, storage = self.node, self.node.storage
         last = storage.ledger.last_round()
-        return {
+        issuers = {"issuers": digest} if (digest := self.issuers()) else {}
+        return issuers | {
             "party": node.party,
             "library": __version__,
             "wire_version": WIRE_VERSION,

@@ -19,6 +19,7 @@ import logging
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
@@ -156,6 +157,7 @@ class WebDoor:
 
     Attributes:
         door: counts connections.
+        refused: calls by the code of their error.
 
     Raises:
         ParameterError: certificate or key cannot be used.
@@ -179,11 +181,13 @@ class WebDoor:
         self._stamp, self._looked = self._now(), time.monotonic()
         self._refusals = Refusals()
         self._serving: set[asyncio.Task[None]] = set()
+        self.refused: Counter[str] = Counter()
         half = dataclasses.replace(
             limits, calls=-(-limits.calls // 2), bytes_in_flight=-(-limits.bytes_in_flight // 2)
         )
         self._slots, self._budget = Slots(half), _Part(half, served.budget)
-        self.door = Door(limits, Turns(limits.strangers_per_second))
+        turns = Turns(limits.strangers_per_second, limits.strangers_per_address)
+        self.door = Door(limits, turns)
 
     async def start(self) -> None:
         """Take calls from now on."""
@@ -283,6 +287,7 @@ class WebDoor:
             fields["peer"] = self.door.address_of(peer)
             self._refusals.note(logging.INFO, error, fields)
             self._observer.refusal(error.code)
+            self.refused[error.code] += 1
             if wire.has_begun:
                 return False
             is_stranger = stream.client is None and error.code != "nonce-expired"

@@ -98,6 +98,7 @@ class WebSettings:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.set_alpn_protocols(["http/1.1"])
+        context.num_tickets = 0  # they cost each handshake a write, and pages keep connections
         try:
             context.load_cert_chain(self.certificate, self.key, password="")  # asks nobody
         except (OSError, ValueError) as error:
