@@ -17,7 +17,7 @@ Modules: `optim` (the servers' optimizers), `policies` (rare ones), `privacy` (a
 (private queries to models), `errors`.
 
 Inside, from the top: `integrations`, `federation`, `engine` and `service`, the protocols,
-`submodel`, `crypto`, `kernels`, `faces`, `types`, `version`; docs/architecture.md has the map.
+`submodel`, `crypto`, `kernels`, `faces`, `types`, `version`. docs/architecture.md has the map.
 
 Names load when first used, so that a server's aggregation path never imports torch. There is no
 `__all__`: `help` would print the classes whole.

@@ -10,8 +10,7 @@ from scripts.reproduction.page_table import table
 from scripts.reproduction.results import Figures, read_results
 
 TRIAL_WORDS: Final = {
-    "din": "`din` with a mean of models that keeps 0.985 of the past, "
-    "as below where nothing is said",
+    "din": "`din` with a mean of models that keeps 0.985 of the past, as below unless noted",
     "dropout-0": "no dropout",
     "dropout-0.5": "dropout of one half",
     "user-table": "a table of users",

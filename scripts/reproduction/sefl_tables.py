@@ -48,7 +48,7 @@ def _runs(figures: Figures) -> list[Figures]:
 def _stamps(figures: Figures) -> str:
     """The stamp, with machines and dates of runs that were not all made with the table."""
     made = sorted({f"{r['machine']}, {r['date']}" for r in _runs(figures) if "machine" in r})
-    return stamp(figures) + (f"\nRuns: {'; '.join(made)}.\n" if len(made) > 1 else "")
+    return stamp(figures) + (f"\nRuns: {' and '.join(made)}.\n" if len(made) > 1 else "")
 
 
 @table(
@@ -138,9 +138,9 @@ def _untied(figures: Figures) -> list[tuple[str, ...]]:
 MALICIOUS: Final = {
     "plain": "reads everything",
     "dense": "either server: spoils the sum",
-    "fsl": "either server: spoils the sum; clients are confined to one leaf a bin",
-    "sefl": "aggregator: has one client's update opened, or the secret key; "
-    "key holder: spoils the sum",
+    "fsl": "either server: spoils the sum. Clients are confined to one leaf per bin",
+    "sefl": "aggregator: has one client's update opened, or the secret key. "
+    "Key holder: spoils the sum",
     "paillier": "as `sefl`",
 }
 

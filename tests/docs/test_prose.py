@@ -14,6 +14,7 @@ import pytest
 from scripts.checks import prose
 from scripts.checks.prose import Hit, Text
 from scripts.checks.prose_rules import RULES, Rule
+from scripts.checks.public_names import PublicNames
 
 PACKAGES = (
     "torchfsl", "torchfsl.errors", "torchfsl.fsl", "torchfsl.optim", "torchfsl.policies",
@@ -25,8 +26,13 @@ TERMS = re.compile(r"\bwidget\b", re.IGNORECASE)
 
 
 @pytest.fixture(scope="module")
-def hits() -> list[Hit]:
-    return prose.all_hits()
+def texts() -> list[Text]:
+    return prose.all_texts()
+
+
+@pytest.fixture(scope="module")
+def hits(texts: list[Text]) -> list[Hit]:
+    return prose.all_hits(texts)
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +75,22 @@ def public_lines() -> dict[str, list[range]]:
 
 
 def test_messages_and_docstrings_of_public_names_have_no_hit(hits: list[Hit]) -> None:
-    public = public_lines()
-    assert sum(map(len, public.values())) > 100
-    assert not [
-        prose.listed(hit)
-        for hit in hits
-        if hit.kind == "message" or any(hit.line in lines for lines in public.get(hit.file, ()))
-    ]
+    assert not [prose.listed(hit) for hit in hits if hit.kind in ("message", "public")]
+
+
+def test_the_sources_tell_the_public_names_that_the_packages_offer() -> None:
+    known, offered = PublicNames(prose.ROOT), public_lines()
+    for file, lines in offered.items():
+        for each in lines:
+            assert known.lines.get(file, set()) & set(each), f"{file}:{each[0]} is not known"
+    assert sum(map(len, offered.values())) > 100
+
+
+@pytest.mark.parametrize("kind", ["page", "public"])
+def test_few_sentences_are_long(texts: list[Text], kind: str) -> None:
+    long, count = prose.long_sentences(texts, kind)
+    assert count > 1000
+    assert long <= prose.MAX_LONG_SHARE * count
 
 
 def test_pages_with_front_matter_keep_to_their_kind() -> None:
@@ -84,18 +99,20 @@ def test_pages_with_front_matter_keep_to_their_kind() -> None:
             assert not prose.page_problems(path.name, path.read_text())
 
 
-def test_every_text_of_the_baseline_is_still_read(baseline: dict[str, Any]) -> None:
+def test_every_text_of_the_baseline_is_still_read(
+    baseline: dict[str, Any], texts: list[Text]
+) -> None:
     """An empty result would pass all tests above."""
     assert {key.split()[1] for key in baseline["hits"]} <= {"page", "docstring"}
-    texts = [*prose.page_texts(), *prose.source_texts()]
-    count = {kind: sum(text.kind == kind for text in texts) for kind in ("page", "message")}
+    count = {kind: sum(text.kind == kind for text in texts) for kind in prose.KINDS}
     assert count["page"] > 30
     assert count["message"] > 1000
+    assert count["public"] > 500
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_a_rule_hits_its_bad_sentence_and_not_its_good_one(rule: Rule) -> None:
-    for kind in ("page", "docstring", "message"):
+    for kind in prose.KINDS:
         assert rule.name in rules_of(rule.bad, kind)
         assert not rules_of(rule.good, kind), "the plain form must break no rule at all"
 
@@ -159,6 +176,54 @@ def test_messages_over_the_limit_are_counted() -> None:
     assert rules_of("x" * 201, "message") == {"long-message"}
     assert not rules_of("x" * 200, "message")
     assert not rules_of("x" * 201, "docstring")
+
+
+PUBLIC = Text("torchfsl/a.py", "public", 1, " ".join(["word"] * 31) + ". Short one.")
+
+
+def test_the_share_of_long_sentences_is_by_kind() -> None:
+    assert prose.long_sentences([PUBLIC, Text("a.md", "page", 1, "A.")], "public") == (1, 2)
+    assert prose.long_sentences([PUBLIC, Text("a.md", "page", 1, "A.")], "page") == (0, 1)
+
+
+PACKAGE = '''"""Package."""
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from torchfsl.b import B as B
+'''
+MODULE = '''"""Internal module."""
+class Base:
+    """Public base."""
+    def f(self):
+        """Public method."""
+    def _g(self):
+        """Private method."""
+class B(Base):
+    """Public class."""
+def h():
+    """Internal function."""
+def onpage():
+    """Function of a page."""
+LIMIT = 3
+"""Public attribute."""
+OTHER = 3
+"""Internal attribute."""
+'''
+
+
+def test_public_docstrings_are_those_of_packages_pages_and_their_bases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("torchfsl", "docs"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "torchfsl" / "__init__.py").write_text(PACKAGE)
+    (tmp_path / "torchfsl" / "b.py").write_text(MODULE)
+    (tmp_path / "docs" / "api.md").write_text("::: torchfsl.b.onpage\n::: torchfsl.b.LIMIT\n")
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    assert {text.text for text in prose.source_texts() if text.kind == "public"} == {
+        "Package.", "Public base.", "Public method.", "Public class.", "Function of a page.",
+        "Public attribute.",
+    }  # fmt: skip
 
 
 SOURCE = '''
@@ -251,7 +316,8 @@ def test_the_update_writes_the_numbers_and_names_what_rose(
     path = tmp_path / "baseline.json"
     path.write_text(json.dumps({"clean": ["a"], "hits": {"docs page beside": 9}}))
     monkeypatch.setattr(prose, "BASELINE", path)
-    monkeypatch.setattr(prose, "all_hits", lambda: [made("docs/a.md")])
+    monkeypatch.setattr(prose, "all_texts", lambda: [Text("docs/a.md", "page", 1, "A."), PUBLIC])
+    monkeypatch.setattr(prose, "all_hits", lambda _: [made("docs/a.md")])
     monkeypatch.setattr("sys.argv", ["prose"])
     assert prose.main() == 1
     monkeypatch.setattr("sys.argv", ["prose", "--update"])

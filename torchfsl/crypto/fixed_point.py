@@ -136,12 +136,13 @@ class FixedPoint:
         noise: int = 0,
         rounding: Rounding = "nearest",
     ) -> FixedPoint:
-        """The encoding of most fraction bits that keeps values up to `clip`; then as `filling`.
+        """The encoding of most fraction bits that keeps values up to `clip`.
 
-        The clip that it has is up to twice the one asked for.
+        The clip that it has is up to twice the one asked for. The other arguments are those of
+        `filling`.
 
         Raises:
-            ParameterError: the ring has no room for such values of so many clients.
+            ParameterError: if the ring has no room for such values of so many clients.
         """
         _check_cohort(max_clients, max_weight, noise)
         cohort = max_clients * max_weight

@@ -1,10 +1,11 @@
 """torch: hooks on a model and its optimizers, from training steps to a sparse update and back.
 
 Read `settings` (what is sent, and how), `hooks`, `claim`, `round`, `hints`, `policies` (what is
-chosen), `wanted`, `fetched`, `choosing`, `residual` and `residuals`; `inventory`, `exchange` and
-`specs` (tensors, by name and by segment), `own_forward` (classes that read other rows), `personal`
-and `client_state` (what belongs to one client), `lookups` (rows), `watch` (what a step changed),
-`memory` (what that costs), `status`, `torch_optimizer`. No file names a protocol.
+chosen), `wanted`, `fetched`, `choosing`, `residual` and `residuals`. `inventory`, `exchange` and
+`specs` are about tensors, by name and by segment. `own_forward` has classes that read other rows,
+`personal` and `client_state` what belongs to one client. The rest are `lookups` (rows), `watch`
+(what a step changed), `memory` (what that costs), `status` and `torch_optimizer`. No file names a
+protocol.
 
 Invariant: model, optimizer and state_dict keys are as without hooks, except what a round loads.
 """

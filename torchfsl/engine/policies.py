@@ -202,9 +202,9 @@ class RandomK(_Share):
 class BlockSample(_Share):
     """Send a block of each of k equal stretches, drawn in secret, times the stretch's blocks.
 
-    So the mean over the draws is the whole change (after PREAMBLE, Asi and others 2025; a block of
-    each stretch instead of any k, so that draws are independent and exactly k are sent). Under
-    `l2_bound` each block is scaled down to its part of the bound, on which
+    So the mean over the draws is the whole change (after PREAMBLE, Asi and others 2025). Deviation:
+    a block of each stretch instead of any k, so that draws are independent and exactly k are sent.
+    Under `l2_bound` each block is scaled down to its part of the bound, on which
     `privacy.guarantee(sampled_blocks=True)` rests. Nothing is kept: a residual would send again
     what is in the mean already.
 
@@ -259,7 +259,11 @@ class Fixed:
         return torch.tensor(sorted(int(i) for i in group), dtype=torch.int64)
 
     def count(self, m: int) -> int:
-        """How many positions there are."""
+        """How many positions there are.
+
+        Raises:
+            ParameterError: if there is no position, or one is not in [0, m).
+        """
         ids = self.ids()
         if ids.numel() == 0 or int(ids[-1]) >= m:
             raise ParameterError(f"Fixed positions must lie in [0, {m})")
@@ -294,7 +298,7 @@ class Rows:
             norm go first, and the others stay in the residual. A plan's `rows_per_client` does the
             same.
         choose: `TopK`, `RandomK` or `Fixed`.
-        find: `hooks` learns touched rows from forward pre-hooks, without looking at the table;
+        find: `hooks` learns touched rows from forward pre-hooks, without looking at the table.
             `scan` looks through the whole gradient at each step (for tables that are also used
             outside their embedding module, such as a tied softmax).
         untouched: what to do where the optimizer moves rows that no batch touched (weight decay):

@@ -109,8 +109,13 @@ class Residual:
     def dense(self, name: str, shape: tuple[int, int], device: torch.device) -> torch.Tensor | None:
         """The residual of a fully stored segment: float64 [m, tau] on `device`, or None.
 
+        Args:
+            name: of the segment.
+            shape: (m, tau) of the segment.
+            device: of the result.
+
         Raises:
-            ParameterError: the stored segment has another shape.
+            ParameterError: if the stored segment has another shape.
         """
         part = self._parts.get(name)
         if part is None:
@@ -122,8 +127,13 @@ class Residual:
     def rows(self, name: str, tau: int, device: torch.device) -> SparseRows:
         """The residual of a segment of rows, on `device`.
 
+        Args:
+            name: of the segment.
+            tau: values per row.
+            device: of the result.
+
         Raises:
-            ParameterError: the stored segment has another width.
+            ParameterError: if the stored segment has another width.
         """
         part = self._parts.get(name)
         if part is None:
@@ -170,10 +180,14 @@ class Residual:
         return {"format": _FORMAT, "parts": parts}
 
     def load_state_dict(self, state: Mapping[str, Any], *, keep_staged: bool = False) -> None:
-        """Take over a `state_dict`; forgets what is staged, unless told to keep it.
+        """Take over a `state_dict`.
+
+        Args:
+            state: what `state_dict` returned.
+            keep_staged: keep the staged state; by default it is forgotten.
 
         Raises:
-            ParameterError: not a state of this class.
+            ParameterError: if `state` is not one of this class.
         """
         if state.get("format") != _FORMAT or not isinstance(state.get("parts"), Mapping):
             raise ParameterError(

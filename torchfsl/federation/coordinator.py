@@ -151,6 +151,10 @@ class Coordinator(Closing):
         """Open the next round and return its number once clients may send.
 
         A round that is running is not opened again; its number is returned.
+
+        Args:
+            expected: complete reports at both servers after which it closes early; 0 for none.
+            timeout: seconds after which it closes in any case, at most 30 days.
         """
         self._started()
         info = self._owner.links.info(0)
@@ -174,8 +178,11 @@ class Coordinator(Closing):
     def abandon_round(self, reason: str) -> None:
         """End the running round unopened.
 
+        Args:
+            reason: why, in words.
+
         Raises:
-            ProtocolError: none is running.
+            ProtocolError: if no round is running.
         """
         self._owner.abandon_round(self._owner.running_round(), reason)
 

@@ -77,7 +77,7 @@ class Servers(Protocol):
 
 
 class Federated:
-    """A torch model that clients train together. Model, optimizer and your loop stay as they are.
+    """A torch model that clients train together. Model, optimizer and loop stay as they are.
 
     Args:
         model: any module. A compiled model before its first call.
@@ -331,9 +331,9 @@ class Federated:
     def default_optimizer(self) -> OptimizerSettings:
         """The servers' optimizer where none is chosen.
 
-        With deltas averaged by clients, SGD with rate 2.5 and momentum 0.8: a row that one of many
-        clients changes then moves further than its share of the average. docs/averages.md has the
-        measurements. Else SGD with rate 1, under which the model is the average.
+        With deltas averaged by clients, SGD with rate 2.5 and momentum 0.8. A row that one of many
+        clients changes then moves further than its share of the average: see docs/averages.md for
+        the measurements. Else SGD with rate 1, under which the model is the average.
         """
         if self.hooks.settings.source == "delta" and self.planner.lane == "none":
             return OptimizerSettings(lr=2.5, momentum=0.8)

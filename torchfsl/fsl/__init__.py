@@ -1,13 +1,15 @@
 """Two servers and point functions: rows hidden by trees, values by hints, sums exact.
 
-Read `round` (one round on one screen; `in_process` holds both servers for it), `plan` (what is
-agreed), `floors` (what each party demands of it), `cuckoo` (one row a bin), `dpf` (one tree and
-what is done on it), `messages`, `bodies`, `uploads` (the wire), `transport` (the way), `client`,
-`server`; then `noise`, `privacy`, `sampled_gaussian`, `sampled_blocks` and `composing` (noise and
-what it guarantees), `union` (private set union), `costs` and `explain` (what a plan costs),
-`estimates` (what a round takes), `advantage` (what attackers gain), `suite` (the constants).
+Read `round` (one round on one screen) and `in_process` (both servers for it). Then read `plan`
+(what is agreed), `floors` (what each party demands of it), `cuckoo` (one row per bin) and `dpf`
+(one tree and what is done on it). The wire is in `messages`, `bodies` and `uploads`, the way in
+`transport`, the parties in `client` and `server`.
 
-Invariant: the opened sums equal the plaintext sums of the same quantised updates, bit for bit.
+Noise and what it guarantees are in `noise`, `privacy`, `sampled_gaussian`, `sampled_blocks` and
+`composing`. `union` is private set union, `costs` and `explain` tell what a plan costs, `estimates`
+what a round takes, `advantage` what attackers gain. `suite` has the constants.
+
+Invariant: the aggregate and the plaintext sum of the same quantised updates are bit-identical.
 
 `audit`: transcripts of one server, and their replay.
 """

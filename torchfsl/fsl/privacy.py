@@ -91,7 +91,7 @@ class Guarantee:
         epsilon_public: against everybody who sees the aggregates only.
         multiplier_server: noise over sensitivity in one round, against a server.
         multiplier_public: the same against the public.
-        enforced: whether every report that is accepted keeps the bounds, because it has proven so
+        enforced: whether every accepted report has proven that it keeps the bounds
             (`proofs = "norm"`), up to a factor of the square root of the trees that one row can
             stand in. Else clients are trusted to keep them, each for its own privacy.
         participations: reports of one client that the noise is charged for.
@@ -123,7 +123,7 @@ def charged(plan: Plan, rounds: int) -> int:
 
 
 def multiplier(plan: Plan) -> float:
-    """Noise over sensitivity against one server; 0 without noise.
+    """Noise over sensitivity against one server, of a plan; 0 without noise.
 
     In one round; with `noise_taps` in all rounds together.
     """
@@ -149,16 +149,16 @@ def guarantee(
         delta: in (0, 1).
         rounds: rounds that are opened under plans like this one; 0 takes `plan.max_rounds`, which
             servers enforce.
-        sampled: (n, K) where the reports of a round are those of n clients drawn at random from K,
-            anew each round, and only the servers know who; n is that of the round with the largest
+        sampled: (n, K) if the reports of a round are those of n clients drawn at random from K,
+            anew each round, and only the servers know who. n is that of the round with the largest
             n / K. It is public. None: a client may be in every round.
         sampled_blocks: state what holds for clients whose policy is `BlockSample`, whatever the
             policy of others.
         other_plan: of a second task over the same clients; epsilon is for both together.
 
     Raises:
-        ParameterError: a plan without noise or, for blocks, of more than one segment of trees, a
-            number out of range, settings that have no proof together, or the extra is missing.
+        ParameterError: if the plan has no noise or, for blocks, more than one segment of trees. If
+            a number is out of range, settings have no proof together, or the extra is missing.
     """
     expect_a(Plan, plan, "plan", "call privacy.guarantee(fed.plan, delta=1e-6)")
     server, public = _noises(plan)
@@ -206,9 +206,10 @@ def calibrate(
     sampled_blocks: bool = False,
     other_plan: Plan | None = None,
 ) -> Plan:
-    """A new plan that has noise for (epsilon, delta); write `fed.plan = privacy.calibrate(...)`.
+    """A new plan that has noise for (epsilon, delta).
 
-    `plan` itself has none. The guarantee against either server sets how much noise there is.
+    Write `fed.plan = privacy.calibrate(...)`. `plan` itself stays without. The guarantee against
+    either server sets how much noise there is.
 
     Args:
         plan: with `l2_bound`.

@@ -1,14 +1,14 @@
 """Clients with unlike models learn from each other's predictions: private queries, one server.
 
-After PrivHFL. A client asks others for their logits on its own images and gets the sum over those
-who answer; the server and the answering clients see uniform values only, and nobody sees another's
-weights. Read `querying` (the way in), `plan`, `graph` and `network` (what a model may be),
-`ring_tensors`, `linear_maps` and `quantise`, `gates` (what each party holds, and the protocol of
-one layer), `comparison_tables` and `comparison_trees`, `draws`, `dealer`, `messages` (the wire),
-`querying_party`, `answering_party` and `query_server`, `online` and `lane`, `relay`,
-`integer_twin`. The paper's own protocol leaks, and is not here.
+After PrivHFL. A client asks others for their logits on its own images and gets the sum over the
+clients that answer. The server and the answering clients see uniform values only, and no party sees
+another's weights. Read `querying` (the way in), `plan`, `graph` and `network` (what a model may
+be), `ring_tensors`, `linear_maps` and `quantise`. Then read `gates` (what each party holds, and the
+protocol of one layer), `comparison_tables` and `comparison_trees`, `draws`, `dealer`, `messages`
+(the wire). The parties are in `querying_party`, `answering_party` and `query_server`. The rest are
+`online` and `lane`, `relay`, `integer_twin`. The paper's own protocol leaks, and is not here.
 
-Invariant: `secure` gives the integer twin's logits, bit for bit.
+Invariant: the logits of `secure` and of the integer twin are bit-identical.
 """
 
 from __future__ import annotations

@@ -182,33 +182,33 @@ class QueryPlan:
     # --- lengths of bodies ------------------------------------------------------------------------
 
     def weights_bytes(self, graph: Graph) -> int:
-        """Of masked weights, with their version."""
+        """Bytes of masked weights, with their version."""
         return 8 + self.ring.item_bytes * graph.num_weights
 
     def share_bytes(self, unit: Unit) -> int:
-        """Of the ring elements that the dealer shares for a unit."""
+        """Bytes of the ring elements that the dealer shares for a unit."""
         return unit.shares * unit.count * self.ring.item_bytes
 
     def dealing_bytes(self, graph: Graph) -> int:
-        """Of what the dealer sends the server for a batch."""
+        """Bytes that the dealer sends the server for a batch."""
         return sum(
             self.backend.dealt_bytes(unit.count) + self.share_bytes(unit)
             for unit in self.units(graph)
         )
 
     def dealing_parts(self, graph: Graph) -> list[int]:
-        """Lengths of the messages in which the dealer sends that, in order."""
+        """Bytes of the messages in which the dealer sends `dealing_bytes`, in order."""
         whole, rest = divmod(self.dealing_bytes(graph), MAX_DEALING_BYTES)
         return [MAX_DEALING_BYTES] * whole + [rest] * (rest > 0 or not whole)
 
     def relayed_bytes(self, graph: Graph) -> int:
-        """Of that, what the server passes on."""
+        """Bytes of `dealing_bytes` that the server passes on."""
         if not self.backend.relayed:
             return 0
         return sum(self.backend.dealt_bytes(unit.count) for unit in self.units(graph))
 
     def products_bytes(self, graph: Graph) -> int:
-        """Of the server's masked products."""
+        """Bytes of the server's masked products."""
         values = sum(graph.nodes[i].numel for i in graph.linears[:-1])
         return self.ring.item_bytes * self.batch * values
 

@@ -89,7 +89,7 @@ class Ring:
         """Nearest multiples of 2**-frac_bits, as ring elements of the same shape.
 
         Raises:
-            ParameterError: a value is not finite, or does not fit.
+            ParameterError: if a value is not finite, or does not fit.
         """
         scaled = torch.round(torch.ldexp(values.detach().double(), torch.tensor(frac_bits)))
         largest = float(scaled.abs().max()) if scaled.numel() else 0.0
@@ -101,7 +101,7 @@ class Ring:
         return scaled.to(self.dtype)
 
     def decode(self, whole: torch.Tensor, frac_bits: int) -> torch.Tensor:
-        """Ring elements as reals, float64."""
+        """Ring elements as reals: float64, divided by 2**frac_bits."""
         return torch.ldexp(whole.double(), torch.tensor(-frac_bits))
 
     def uniform(self, key: bytes, shape: tuple[int, ...]) -> torch.Tensor:
@@ -115,7 +115,7 @@ class Ring:
         return flat
 
     def tensor(self, words: Words, shape: tuple[int, ...]) -> torch.Tensor:
-        """Inverse of `words`."""
+        """Ring elements of `shape` from unsigned words. Inverse of `words`."""
         signed = np.ascontiguousarray(words).view(np.int32 if self.bits == 32 else np.int64)
         return torch.from_numpy(signed).reshape(shape)
 

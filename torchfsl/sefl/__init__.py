@@ -1,12 +1,12 @@
 """An aggregator that adds ciphertexts, and a key holder that decrypts masked sums.
 
 SEFL after Deng, Wang, Meng et al., exact and without its garbled circuit. Read `round` (one round
-on one screen), `sefl_plan` (what is agreed and what is refused), `packing` (updates and numbers
-modulo t), `messages` (the wire), `client`, `aggregator`, `provider` (the key holder), `privacy`;
-`explain` tells a plan and its costs in words.
+on one screen), `sefl_plan` (what is agreed and what is refused) and `packing` (updates and numbers
+modulo t). Then read `messages` (the wire), `client`, `aggregator`, `provider` (the key holder),
+`privacy`. `explain` tells a plan and its costs in words.
 
-Invariant: the opened sums equal the plaintext sums of the updates that arrived, and the noise that
-both servers added, bit for bit.
+Invariant: the aggregate is bit-identical to the plaintext sum of the updates that arrived, plus the
+noise that both servers added.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class Aggregator(BoundServer):
         """KEY at any time, MODEL while the round is open.
 
         Raises:
-            RejectedSubmission: it is not to be had now.
+            RejectedSubmission: if the round's state does not offer it.
         """
         if kind is Kind.KEY:
             return self._key_message

@@ -57,7 +57,11 @@ class Client:
     """
 
     def __init__(self, plan: SeflPlan, aggregator: Transport, *, client_id: int) -> None:
-        """Not in a round yet, and without the key."""
+        """Not in a round yet, and without the key.
+
+        Raises:
+            ParameterError: if the plan is a draft, or `client_id` is out of range.
+        """
         if plan.is_draft:
             raise ParameterError(
                 "the plan is a draft: bind it to the servers' keys first", code="draft-plan"

@@ -43,7 +43,7 @@ class Guarantee:
 
 
 def guarantee(plan: SeflPlan, *, delta: float, rounds: int = 0) -> Guarantee:
-    """What the plan's noise guarantees a client that is in every round.
+    """The guarantee of the plan's noise for a client that is in every round.
 
     Args:
         plan: with noise.

@@ -131,9 +131,9 @@ class KeyHolder(BoundServer):
 
         Raises:
             DecodeError: malformed bytes.
-            RejectedSubmission: not signed by the aggregator, a round that is not above the last
-                one, more rounds than the plan allows, too few clients, or ciphertexts that no
-                honest sum has.
+            RejectedSubmission: if the aggregator has not signed it, or the round is not above the
+                last one. If there are more rounds than the plan allows, too few clients, or
+                ciphertexts that no honest sum has.
         """
         plan = self.plan
         decoded = messages.decode(plan, message, Kind.SUM)

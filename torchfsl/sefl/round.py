@@ -25,7 +25,13 @@ from torchfsl.types import Whole
 
 
 def introduce(aggregator: Aggregator, key_holder: KeyHolder, draft: SeflPlan) -> SeflPlan:
-    """Complete the draft with both servers' keys and give it to them."""
+    """The draft completed with both servers' keys, which both servers then hold.
+
+    Args:
+        aggregator: not bound yet.
+        key_holder: not bound yet.
+        draft: plan without keys.
+    """
     plan = draft.bound_to(key_holder.key_digest, aggregator.receipt_key, key_holder.answer_key)
     key_holder.bind(plan)
     aggregator.bind(plan, key_holder.key_message())

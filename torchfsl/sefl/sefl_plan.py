@@ -46,7 +46,9 @@ _KEYS: Final = ("public_key", "receipt_key", "answer_key")
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SeflPlan(SubmodelPlan):
-    """The public plan of both servers. Equal plans have equal digests; every message carries it.
+    """The public plan of both servers.
+
+    Equal plans have equal digests, and every message carries the digest.
 
     Attributes:
         slots: numbers a ciphertext, which is BFV's degree: 2048, or 4096 for sums of up to 50 bits.

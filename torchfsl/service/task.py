@@ -160,10 +160,10 @@ def bind_plan(
     server_keys: tuple[str, ...] = (),
     audit: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The plan for these two servers: its session number names both, clients seal to their keys.
+    """The plan for these two servers.
 
-    Running servers take no plan without their keys: see `Owner.bind`. `audit` has the fields of an
-    audit, if they change.
+    Its session number names both, and clients seal to their keys. Running servers take no plan
+    without their keys: see `Owner.bind`. `audit` has the fields of an audit, if they change.
     """
     session = authorities.session(nonce)
     return dataclasses.replace(plan, session=session, server_keys=server_keys, **(audit or {}))

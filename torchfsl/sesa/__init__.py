@@ -2,11 +2,11 @@
 
 Secure Submodel Aggregation after Sami and Guler. Read `round` (one round on one screen),
 `sesa_plan` (what is agreed and what is refused), `isolated` (why), `planner`, `coding` (the
-mathematics of a round), `cohort`, `messages` (the wire), `channels` (from client to client through
-the server), `transport`, `client` and `client_round`, `server`; `explain` tells a plan and its
-costs in words. `sharded` cuts a torch network into submodels; it alone imports torch.
+mathematics of a round) and `cohort`. Then read `messages` (the wire), `channels` (from client to
+client through the server), `transport`, `client` and `client_round`, `server`. `explain` tells a
+plan and its costs in words. `sharded` cuts a torch network into submodels; it alone imports torch.
 
-Invariant: the opened sums equal the plaintext sums of the survivors' updates, bit for bit, whoever
+Invariant: the aggregate and the plaintext sum of the survivors' updates are bit-identical, whoever
 else drops out.
 """
 

@@ -46,7 +46,11 @@ class Client:
     """
 
     def __init__(self, plan: SesaPlan, server: Transport, *, client_id: int, width: int) -> None:
-        """Not in a round yet."""
+        """Not in a round yet.
+
+        Raises:
+            ParameterError: if the plan lacks the width, or `client_id` is out of range.
+        """
         if type(width) is not int or not 0 <= width < len(plan.widths):
             raise ParameterError(f"width is {width!r}; the plan has {len(plan.widths)} widths")
         self.plan, self.width = plan, width

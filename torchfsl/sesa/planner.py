@@ -70,9 +70,10 @@ def plan(
     collusion: int,
     **options: Unpack[PlanOptions],
 ) -> SesaPlan:
-    """A plan for one server and clients of different widths: `fed.plan = torchfsl.sesa.plan(fed)`.
+    """A plan for one server and clients of different widths.
 
-    Rows of tables are the submodels: a client names those that it will train before it trains.
+    Write `fed.plan = torchfsl.sesa.plan(fed, widths=..., collusion=...)`. Rows of tables are the
+    submodels: a client names those that it will train before it trains.
 
     Args:
         fed: a `torchfsl.Federated` with `rest=Dense()` and rows found by hooks.

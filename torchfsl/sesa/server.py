@@ -137,7 +137,7 @@ class Server:
         """COHORT, MODEL, SURVIVORS or RELAY for a member of the round.
 
         Raises:
-            RejectedSubmission: it is not to be had in this state, or not by this client.
+            RejectedSubmission: if the state does not offer it, or not to this client.
         """
         if round_number != self.last_round or kind not in _GIVES[self.state]:
             raise RejectedSubmission(

@@ -41,7 +41,7 @@ _COUNTS: Final = ("collusion", "dropouts", "wire_version")
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """A public class of clients: what each of them trains, and how many of them a round may have.
+    """A public class of clients: what each of them trains, and how many a round may have.
 
     Attributes:
         owned: by segment in plan order the submodels that a client of this width trains, the same
@@ -209,7 +209,7 @@ class SesaPlan(SubmodelPlan):
         return sum(n * part.size for n, part in zip(owned, self.parts, strict=True))
 
     def share_values(self, width: int) -> int:
-        """Field elements of one share of such a client: a number a submodel, and the mask's."""
+        """Field elements of a share of such a client: one per submodel, and the mask's."""
         return sum(self.widths[width].owned) + self.sum_values
 
     @property
@@ -248,8 +248,8 @@ class SesaPlan(SubmodelPlan):
     def refusal(self, dropouts: int) -> float:
         """Chance that a full round is refused for those that are left after random dropouts.
 
-        The plan is checked for the mean over dropouts, a round for its survivors, of whom the
-        adversary may be the widest: a plan may pass whose rounds are often refused.
+        The plan is checked for the mean over dropouts, a round for its survivors. The adversary may
+        be the widest of them, so a plan may pass whose rounds are often refused.
         """
         counts = [width.clients for width in self.widths]
         refused = 0.0

@@ -55,12 +55,12 @@ class Sharded(nn.Module):
             `modules()`, all with biases. Modules between them treat each channel alike, or have an
             attribute `channels`, which `take` sets to the numbers of the channels at hand.
         shards: K, a divisor of the width of every hidden layer.
-        scaled: multiply what each hidden layer computes by K / k, as HeteroFL and FedRolex do, so
-            that activations keep their size whatever the client's; without, small clients learn to
-            contribute parts of a sum.
+        scaled: multiply what each hidden layer computes by K / k, as HeteroFL and FedRolex do.
+            Activations then keep their size whatever the client's. Without it, small clients learn
+            to contribute parts of a sum.
 
     Attributes:
-        units: for each hidden layer a table `[K, ...]`: a row holds the biases of the shard's
+        units: for each hidden layer a table `[K, ...]`. A row holds the biases of the shard's
             units, in the first layer their weights from the inputs, in the last those to the
             classes.
         links: for each two neighbouring hidden layers a table `[K * K, ...]`: row `a * K + b` holds

@@ -1,16 +1,17 @@
-"""What a client sends and a server applies, whatever the protocol; no torch.
+"""Everything that a client sends and a server applies, whatever the protocol; no torch.
 
 Read `segments` (tensors and their parts), `plan`, `update` and its `norm_bound`, `opened` (a
 round's sums), `server_model` with `server_optimizers`, `optimizer_settings` and `growing` (new
-rows), and `aggregation`: the interface that every protocol offers and that the engine and the
-trainer know; `plain` sums in the clear behind it. `taps`, `correlated_noise`, `participation` and
-`clipping` serve differential privacy. `halves` rounds what clients get to 16 bits. What
-several protocols need alike: `budgets`, `bins` and `stretches` (of positions), `plan_json`
-(their plans as text), `framing` (headers), `whole_model` (its bytes), `accounting` (of noise),
-`rounds` (what servers check) and `in_process` (servers whose time is counted, and clients whose
-sessions are remembered).
+rows). `aggregation` is the interface that every protocol offers and that the engine and the
+trainer know. `plain` sums in the clear behind it. `taps`, `correlated_noise`, `participation` and
+`clipping` serve differential privacy. `halves` rounds what clients get to 16 bits.
 
-Invariant: equal opened sums make equal bits of model and optimizer, on any machine.
+Several protocols need `budgets`, `bins` and `stretches` (of positions), `plan_json` (their plans as
+text), `framing` (headers), `whole_model` (its bytes), `accounting` (of noise) and `rounds` (what
+servers check). So do they `in_process`: servers whose time is counted, and clients whose sessions
+are remembered.
+
+Invariant: equal aggregates make model and optimizer bit-identical, on any machine.
 
 `plan_fields`: whole numbers, hex and random bytes in plans. `sum_bound`: the bound on the
 aggregate.

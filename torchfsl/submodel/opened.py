@@ -21,7 +21,7 @@ class Opened:
         clients: their numbers, sorted.
         zeroed: by segment, positions whose sums no honest reports could have made; they are zero,
             lane included. Segments without any are left out.
-        cut: by segment, positions beyond what honest reports make up that were set to the end of
+        cut: by segment, positions beyond what honest reports make up. They were set to the end of
             that range, as sums of reports that have proven a bound are; see `fsl.server.ranges`.
         weight_clamped: whether the total weight was outside what the clients may claim together
             and was set to the nearest end.

@@ -42,7 +42,9 @@ _LATER: Final = ("max_participations", "min_separation", "noise_taps", "clip", "
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SubmodelPlan:
-    """Parts of a model to train, from how many clients, how precisely. Equal plans: equal digests.
+    """Parts of a model to train, from how many clients, how precisely.
+
+    Equal plans have equal digests.
 
     Attributes:
         session: 16 random bytes in hex, fresh for every task.
@@ -70,7 +72,7 @@ class SubmodelPlan:
         min_separation: fewest rounds from one report of a client to its next.
         noise_taps: by which each server's noise is correlated over rounds, see `taps`; empty for
             independent noise.
-        clip: how clients keep `l2_bound`: they scale the `whole` update down, or each group (the
+        clip: how clients keep `l2_bound`. They scale the `whole` update down, or each group (the
             dense part, and each table) down to an equal share (`clip`), or up as well
             (`normalise`).
         sum_bound: whether servers bound the norm of the aggregate by `l2_bound` and their noise,

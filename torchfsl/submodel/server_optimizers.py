@@ -115,9 +115,9 @@ class _Stateful(ServerOptimizer):
 class ServerSGD(_Stateful):
     """p <- p - lr * g, with optional momentum. Averaging deltas is rate 1 without momentum.
 
-    With momentum (FedAvgM, Hsu et al. 2019) v <- momentum * v + g takes the place of g, so that a
-    change counts 1 / (1 - momentum) times in the long run, also in rounds in which no client
-    sends its position. A server then keeps 8 bytes more for every parameter.
+    With momentum (FedAvgM, Hsu et al. 2019) v <- momentum * v + g takes the place of g. So a change
+    counts 1 / (1 - momentum) times in the long run, also in rounds in which no client sends its
+    position. A server then keeps 8 bytes more for every parameter.
 
     Args:
         lr: rate of the first rounds.
@@ -301,7 +301,7 @@ class ServerFTRL(_Stateful):
 
     Two deviations. `linear` starts where the closed form gives the parameter that is there, not at
     0, which would drop the random start of an embedding at its first step. And a value whose
-    aggregate is exactly 0 is not computed anew: in exact arithmetic it would stay, too.
+    aggregate is exactly 0 is not computed anew: in exact arithmetic it would also stay.
 
     Args:
         lr: alpha of the paper.

@@ -28,7 +28,7 @@ _GIGABIT: Final = 1e9 / 8
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A round of `clients`; of the servers it is told what one of them takes.
+    """The estimate of a round of `clients`; figures of a server are those of one of the two.
 
     Attributes:
         clients: that report.
@@ -44,9 +44,9 @@ class Estimate:
         compute_seconds: with `cores`.
         network_seconds: with `bandwidth`.
         machines: of a server, to be done within the time given: as many as compute or network want,
-            whichever is more. What compute wants above 1 can be shards of an engine (docs/ray.md);
-            messages pass through one machine still, so that what network wants above 1 says that
-            the plan has to be split, or the time longer.
+            whichever is more. Machines above 1 for compute can be shards of an engine
+            (docs/ray.md). Messages still pass through one machine. If the network wants more than
+            1, split the plan or allow more time.
         cost: of both servers; None without prices.
         noise_seconds: of a server's cores, which `server_core_hours` has too: drawing its noise.
         noise_bytes: of `disk_bytes`: past noise, which is mapped and not loaded.

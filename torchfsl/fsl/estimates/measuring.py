@@ -65,18 +65,18 @@ _TABLE: Final = "table"
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What one core does; seconds are core-seconds.
+    """Measured rates of one core; seconds are core-seconds.
 
     Attributes:
         client_seconds: of a client, whatever the plan.
         client_tree_seconds: of a client for each of its trees.
         report_seconds: of a server for each client, whatever the plan.
         tree_seconds: of a server for each tree of a client.
-        server_blocks: AES blocks a second, of a server, all work that grows with them included.
-        share_bytes: bytes of its share that a server gathers, opens and applies a second.
-        proving_seconds: of a client that proves anything, beside its AES blocks.
-        proving_value_seconds: of it for each integer that it proves something of.
-        asking_seconds: of a server for each proof, beside its AES blocks.
+        server_blocks: AES blocks per second, of a server, all work that grows with them included.
+        share_bytes: bytes of its share that a server gathers, opens and applies per second.
+        proving_seconds: of a client that proves anything, in addition to its AES blocks.
+        proving_value_seconds: of a client for each integer that it proves something about.
+        asking_seconds: of a server for each proof, in addition to its AES blocks.
         asking_value_seconds: of a server for each integer of a proof.
         noise_seconds: of a server for each value that it draws noise for.
         noise_tap_seconds: of a server for each value and past round that it correlates.
@@ -112,7 +112,11 @@ class Rates:
         return trees + self._of_proof(plan, self.proving_seconds, self.proving_value_seconds)
 
     def server(self, plan: Plan, clients: int) -> float:
-        """Core-seconds of one server in a round of so many clients; raises as `client` does."""
+        """Core-seconds of one server in a round of so many clients.
+
+        Raises:
+            ParameterError: as `client` does.
+        """
         trees = self.report_seconds + num_trees(plan) * self.tree_seconds
         each = trees + predict(plan).server_aes_blocks / self.server_blocks
         each += self._of_proof(plan, self.asking_seconds, self.asking_value_seconds)

@@ -53,7 +53,9 @@ _OF_AUDIT: Final = ("audit", "audit_keys", "auditors")
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan(SubmodelPlan):
-    """The public plan of two servers. Equal plans have equal digests; every message carries it.
+    """The public plan of two servers.
+
+    Equal plans have equal digests, and every message carries the digest.
 
     Attributes:
         segments: with the trees over each.
@@ -252,7 +254,7 @@ class Plan(SubmodelPlan):
         """Read a peer's plan; everything is validated.
 
         Raises:
-            DecodeError: not canonical JSON of a valid plan.
+            DecodeError: if `text` is not canonical JSON of a valid plan.
         """
         return read_plan(cls, text, own=_own_fields, segment=TreeSegment, counts=_SEGMENT_COUNTS)
 

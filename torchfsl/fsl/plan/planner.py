@@ -44,7 +44,7 @@ class ModelPlanOptions(TypedDict, total=False):
         l2_bound: see `Plan`; `privacy.l2_bound` gives it for a norm of real values. With it,
             noise from the servers hides single clients also in sparse tables, where client-side
             noise would fill every row.
-        l2_bounds: by name those of segments that have one of their own, within `l2_bound`. Under
+        l2_bounds: by name those of segments that have a separate one, within `l2_bound`. Under
             norm proofs and a `clip` by group the others have their share (`clipping.with_shares`).
         noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
         lane_sigma: see `Plan`.

@@ -212,7 +212,11 @@ class Server(SecretHolder):
     def reply(
         self, kind: Kind, round_number: int, client: int, waiting: Iterable[int] = ()
     ) -> bytes:
-        """MODEL, MODEL_DIGEST or ANSWER for a client of the open round; `waiting` are others."""
+        """MODEL, MODEL_DIGEST or ANSWER for a client of the open round; `waiting` are others.
+
+        Raises:
+            RejectedSubmission: if `round_number` is not open.
+        """
         with _ANSWERING:
             if kind in (Kind.FETCH_MODEL, Kind.FETCH_ANSWER):
                 return self.fetches.at(self.state).reply(kind, client, self.model)
@@ -335,7 +339,8 @@ class Server(SecretHolder):
         Under an audit the argument is the peer's AUDIT_PASS.
 
         Raises:
-            ProtocolError: its auditor has not signed it. The round ends unopened.
+            ProtocolError: if its auditor has not signed it: the round ends unopened. Or if the plan
+                opens the counts first.
         """
         if self.plan.opens_counts_first:
             raise ProtocolError("under this plan the counts are opened first: reveal_counts")
@@ -344,7 +349,11 @@ class Server(SecretHolder):
         return self._done(Step.REVEAL, share)
 
     def reveal_counts(self, peer_commitment: bytes) -> bytes:
-        """Once the peer has committed: this server's share of the counts. See `reveal`."""
+        """Once the peer has committed: this server's share of the counts. See `reveal`.
+
+        Raises:
+            ProtocolError: as `reveal`, or if the plan opens all at once.
+        """
         if not self.plan.opens_counts_first:
             raise ProtocolError("under this plan all is opened at once: reveal", code="wrong-step")
         counts = self._opening.reveal_counts(self._fixed(peer_commitment))

@@ -53,7 +53,7 @@ class SubmodelAveraging(FedAvg):
     Attributes:
         plan: once started, bound to these two servers.
         model: what both servers hold; None before the start.
-        opened: of the last round: exact sums and the clients in them; None if it did not open.
+        opened: exact sums of the last round and the clients in them; None if it did not open.
 
     Raises:
         ParameterError: servers, certificates and auditors do not go together, the plan is missing
@@ -84,7 +84,11 @@ class SubmodelAveraging(FedAvg):
 
     @property
     def model_sha256(self) -> str:
-        """Digest of the model that both servers hold, in hex; bit-identical models share it."""
+        """Digest of the model that both servers hold, in hex; bit-identical models share it.
+
+        Raises:
+            ProtocolError: before `start`.
+        """
         if self.model is None:
             raise ProtocolError("expected a model, got none: call start() first")
         return self.model.digest().hex()

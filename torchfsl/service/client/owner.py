@@ -210,7 +210,7 @@ class Owner:
         raise ProtocolError("no round is running", code="no-open-round")
 
     def abandon_round(self, number: int, reason: str) -> None:
-        """End a round unopened."""
+        """End a round unopened, for a reason in words."""
         self._lead("Abandon", round=number, reason=reason)
 
     def result(self) -> tuple[Opened, int]:
