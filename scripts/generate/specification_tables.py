@@ -51,7 +51,7 @@ MEANINGS: dict[type, dict[str, str]] = {
         "max_epochs": "rounds that one set of trees serves",
         "server_keys": "none, or the X25519 keys of servers 0 and 1 in lower-case hex",
         "payload": "`values`, or `masks` in a set union",
-        "proofs": "`none`; *not yet specified*: `lanes`, `norm`",
+        "proofs": "`none`, `lanes` or `norm`: what reports [prove](proving.md)",
         "audit": "`none` or `open`, see [audited rounds](audits.md)",
         "audit_keys": "none, or the Ed25519 keys of servers 0 and 1 in lower-case hex",
         "auditors": "the same of auditors 0 and 1",

@@ -26,8 +26,12 @@ AUDIT = {"audit": "open", "audit_keys": [KEY.format(1), KEY.format(2)],
 BOUND = {"l2_bound": 100, "noise_sigma": 3}
 UNION = {"payload": "masks", "encoding/ring_bits": 64}
 TAPS = {**BOUND, "noise_taps": [16, -7], "min_separation": 3, "max_rounds": 9}
+PROVES = {"proofs": "norm", "l2_bound": 100}
 SMALL = {"encoding/ring_bits": 16, "encoding/frac_bits": 0, "encoding/clip": 1.0}
 HUGE = {"s/tensors/0/shape": [1 << 32], "s/m": 1 << 32}
+WIDE = {f"segments/1/{name}": value for name, value in {
+    "policy": "dense", "tensors/0/shape": [6 * 10**8], "m": 6 * 10**8, "k_max": 6 * 10**8,
+    "stash": 0, "check_bytes": 0}.items()}  # fmt: skip
 LONG = {"s/tensors/0/shape": [1 << 31], "s/m": 1 << 31, "s/k_max": 1 << 31}
 
 BASES = S, R, D, B, SD
@@ -136,9 +140,25 @@ CASES: list[tuple[int, str, Json, Mapping[str, Any]]] = [
     (80, "a set union with a bound", S, {**UNION, "l2_bound": 100}),
     (81, "an unknown audit", S, {"audit": "sampled"}),
     (82, "keys without an audit", S, {"auditors": [KEY.format(1), KEY.format(2)]}),
-    (83, "upper-case hex of a key", S, {**AUDIT, "auditors": ["AB" * 32, KEY.format(4)]}),
-    (84, "an auditor with the key of a server", S, {**AUDIT, "auditors": AUDIT["audit_keys"]}),
+    (83, "upper-case hex of a key", S, {**AUDIT, **PROVES, "auditors": ["AB" * 32, KEY.format(4)]}),
+    (84, "an auditor with the key of a server", S, {**AUDIT, **PROVES, "auditors": AUDIT["audit_keys"]}),
     (85, "an audit without proofs", S, AUDIT),
+    (86, "unknown proofs", S, {"proofs": "all", "lane": "count"}),
+    (87, "proofs of lanes without lanes", S, {"proofs": "lanes"}),
+    (88, "proofs of a norm without a bound", S, {"proofs": "norm"}),
+    (89, "proofs without check words", S, {**PROVES, "s/check_bytes": 0}),
+    (90, "a segment with the name of carry trees", S, {**PROVES, "s/name": "carries of the proof"}),
+    (91, "proofs over two rings", SD,
+     {**PROVES, "segments/1/encoding": encoding(24, 16, 4.0)}),
+    (92, "proofs over 2^30 leaves", S,
+     {**SMALL, **PROVES, "s/tensors/0/shape": [1 << 30], "s/m": 1 << 30,
+      "s/download": "float16"}),
+    (93, "values that wrap too often", S, {**SMALL, **PROVES, "l2_bound": 30000}),
+    (94, "squares that pass the field", SD,
+     {**PROVES, "encoding/ring_bits": 48, "l2_bound": 24500, **WIDE}),
+    (95, "weights that pass the field", S,
+     {**SMALL, "encoding/ring_bits": 48, "proofs": "lanes", "lane": "weight",
+      "max_weight": 1 << 31}),
     (66, "a report above 4 GiB", D, LONG),
 ]  # fmt: skip
 

@@ -62,7 +62,9 @@ def _drawn_plan(rng: Rng) -> Plan:
     if rng.random() < 0.1:
         return _union_plan(rng)
     fresh, secure, noisy = rng.random() < 0.7, rng.random() < 0.7, rng.random() < 0.3
-    bounded = noisy or rng.random() < 0.3
+    proves = secure and rng.random() < 0.7
+    rings = [int(rng.choice([16, 24, 32, 48]))] if proves else [16, 24, 32, 48, 64, 128]
+    bounded = noisy or rng.random() < (0.6 if proves else 0.3)
     rounding: Any = str(rng.choice(["nearest", "stochastic"])) if bounded else "nearest"
     clip: Any = str(rng.choice(["whole", "clip", "normalise"])) if bounded else "whole"
     lane = str(rng.choice(["none", "count", "weight"]))
@@ -70,7 +72,7 @@ def _drawn_plan(rng: Rng) -> Plan:
     for i in range(int(rng.integers(1, 4))):
         segment = random_segment(rng, f"part {i}é" if i else "buffers", fresh, secure)
         if rng.random() < 0.4:
-            bits = int(rng.choice([16, 24, 32, 48, 64, 128]))
+            bits = int(rng.choice(rings))
             frac = 4 if bounded else int(rng.integers(2, 6))
             segment = dataclasses.replace(segment, encoding=FixedPoint(bits, frac, 8.25, rounding))
         segments.append(segment)
@@ -85,7 +87,7 @@ def _drawn_plan(rng: Rng) -> Plan:
         segments[-1] = dataclasses.replace(segments[-1], l2_bound=int(rng.choice([9, bound])))
     plan = Plan(
         session=rng.bytes(16).hex(), hash_seed=rng.bytes(32).hex(), segments=tuple(segments),
-        encoding=FixedPoint(int(rng.choice([16, 24, 32, 48, 64, 128])), 4, 4.1, rounding),
+        encoding=FixedPoint(int(rng.choice(rings)), 4, 4.1, rounding),
         max_clients=int(rng.integers(3, 5)), min_clients=1, lane=lane,  # type: ignore[arg-type]
         max_weight=int(rng.integers(1, 4)) if lane == "weight" else 1,
         max_epochs=1 if fresh else int(rng.integers(2, 4)),
@@ -98,8 +100,9 @@ def _drawn_plan(rng: Rng) -> Plan:
         max_participations=2 if limited else 0, noise_taps=taps,
         min_separation=max(2, len(taps)) if limited else 1,
         min_contributors=2 if lane == "count" and not taps and rng.random() < 0.5 else 1,
+        proofs="norm" if proves and bounded else "lanes" if proves and lane != "none" else "none",
     )  # fmt: skip
-    return audited(plan) if rng.random() < 0.3 else plan
+    return audited(plan) if plan.proofs == "norm" and rng.random() < 0.7 else plan
 
 
 def _union_plan(rng: Rng) -> Plan:

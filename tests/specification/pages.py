@@ -18,6 +18,7 @@ ORDER = (
     "counts",
     "bounds",
     "noise",
+    "proving",
     "messages",
     "audits",
 )

@@ -262,7 +262,29 @@ def counts() -> Iterator[Case]:
     yield "counts", "all values before the counts", "protocol", early
 
 
-SECTIONS = headers, uploads, replays, checks, answers, opening, counts
+def proofs() -> Iterator[Case]:
+    """A proof that does not hold is seen in the verdicts alone, and the one report is left out."""
+    own, few = source("proofs"), "too-few-reports"
+    report, commit = own.find("REPORT", 2), own.find("REPORT_COMMIT", 2)
+    statement = own.plan.statement
+    slack = -statement.masked_bytes, -16 * statement.num_elements
+    for comment, place in [("a slack value", slack[0]), ("a bit of the carries", slack[1]),
+                           ("the last coefficient", -16)]:  # fmt: skip
+        yield "proof", comment, few, one("REPORT", flip(place), 2, "proofs", lies=True)
+    last = own.committed(report, flip(slack[0] - own.plan.dense[0].width * 2 - 1), commit)
+    yield "proof", "the hint of a carry", few, altered("proofs", *last)
+    beyond = put(len(own.scene.sent[report]) - 16, b"\xff" * 16)
+    yield "proof", "an element beyond the field", "client-rejected", one(
+        "REPORT", beyond, 2, "proofs", lies=True)  # fmt: skip
+    n = own.find("VERDICTS", nth=1)
+    for comment, code, change in [
+        ("another opened element of the peer", few, flip(-16)),
+        ("an element of the peer beyond the field", "decode", put(HEADER + 16, b"\xff" * 16)),
+    ]:
+        yield "proof", comment, code, altered("proofs", own.alter(n, change))
+
+
+SECTIONS = headers, uploads, replays, checks, answers, opening, counts, proofs
 
 
 def refused_messages() -> Json:

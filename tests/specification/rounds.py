@@ -83,7 +83,7 @@ class Pair:
     """
 
     def __init__(self, spec: ModuleType, plan: Plan, seed: int) -> None:
-        self.spec, self.plan, self.own = spec, plan, audited.read(spec, plan)
+        self.spec, self.plan, self.own = spec, plan, spec.read_plan(plan.to_json())
         self.rng, self.number, self.compared = np.random.default_rng(seed), 0, 0
         self.members: dict[int, Any] = {}
         self.spoiled: tuple[str, int] | None = None

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,14 +30,15 @@ from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.state import audits
 
-NOISY: dict[str, Any] = {"l2_bound": 400, "noise_sigma": 70, "lane_sigma": 3}
+BOUND: dict[str, Any] = {"proofs": "norm", "l2_bound": 400}
+NOISY: dict[str, Any] = {**BOUND, "noise_sigma": 70, "lane_sigma": 3}
 TAPS: dict[str, Any] = {"noise_taps": (16, 8, 6), "min_separation": 3, "max_rounds": 50}
 PLANS: dict[str, Plan] = {
-    "plain": small(l2_bound=400),
+    "plain": small(**BOUND),
     "noise": small(**NOISY),
     "session": small(max_epochs=3, **NOISY),
     "few": small(min_contributors=2, **NOISY),
-    "mixed": dataclasses.replace(mixed_plan(), l2_bound=400),
+    "mixed": dataclasses.replace(mixed_plan(), **BOUND),
     "correlated": small(**NOISY, **TAPS),
 }
 LIAR = 1
@@ -56,7 +57,7 @@ class Round:
 
     def __init__(self, spec: ModuleType, plan: Plan) -> None:
         self.plan, self.number = audited.audited(plan), 0
-        self.own = audited.read(spec, self.plan)
+        self.own = spec.read_plan(self.plan.to_json())
         self.servers = audited_servers(self.plan)
         self.judges = audited.Judges(spec, self.plan, self.own)
 
@@ -210,6 +211,11 @@ def sized(spec: ModuleType, message: bytes, body: bytes) -> bytes:
     return bytes(message[:24] + spec.number(len(body)) + message[32:64] + body)
 
 
+def verdict(piece: bytes) -> int:
+    """Bytes of one of three verdicts, before a noise coin."""
+    return (len(piece) - 96) // 3
+
+
 def placed(pieces: list[bytes], at: int, piece: bytes) -> list[bytes]:
     return [*pieces[:at], piece, *pieces[at + 1 :]]
 
@@ -230,14 +236,17 @@ FORGED: dict[str, tuple[Change, str]] = {
         "set",
     ),
     "it has a verdict less": (
-        lambda spec, p: placed(p, 4, sized(spec, p[4], p[4][80:])),
+        lambda spec, p: placed(p, 4, sized(spec, p[4], p[4][64 + verdict(p[4]) :])),
         "verdict",
     ),
     "its peer has a verdict less": (
-        lambda spec, p: placed(p, 5, sized(spec, p[5], p[5][80:])),
+        lambda spec, p: placed(p, 5, sized(spec, p[5], p[5][64 + verdict(p[5]) :])),
         "set",
     ),
-    "too few pass": (lambda spec, p: placed(p, 5, p[5][:64] + b"x" * 48 + p[5][112:]), "set"),
+    "too few pass": (
+        lambda spec, p: placed(p, 5, p[5][:64] + b"x" * 3 * verdict(p[5]) + p[5][-32:]),
+        "set",
+    ),
     "a report is shown twice": (lambda spec, p: [*p, p[-1]], "no transcript"),
     "a salt of another length": (lambda spec, p: placed(p, 8, p[8] + b"x"), "no transcript"),
     "a report is left out": (lambda spec, p: p[:-1], "report"),
@@ -255,13 +264,15 @@ def test_lies_about_lists(spec: ModuleType, how: str) -> None:
 
 
 def test_badly_encoded_trees_are_no_transcript(spec: ModuleType) -> None:
-    """A bit behind the further bits of a group, in early trees and in late ones."""
+    """A bit behind the further bits of a group, and an element that is not below the modulus."""
     game = Round(spec, PLANS["mixed"])
     honest = game.shown()[LIAR]
     assert game.own.early
     assert game.own.late
     start, places = 96, []
-    for segment in game.own.early + game.own.late:
+    hints = SimpleNamespace(groups=[SimpleNamespace(
+        num_trees=0, depth=0, size=sum(s.hint_bytes for s in game.own.with_trees))])  # fmt: skip
+    for segment in [*game.own.early, *game.own.late, hints, game.own.statement.carries]:
         for group in segment.groups:
             levels = group.num_trees * group.depth
             if levels % 8:
@@ -273,7 +284,11 @@ def test_badly_encoded_trees_are_no_transcript(spec: ModuleType) -> None:
         report[place] ^= 0x80
         forger.pieces[9] = bytes(report)
         assert game.judges.outcome(LIAR, forger.data()) == "no transcript"
-    assert len(places) > 1
+    assert len(places) > 2
+    forger = Forger(spec, game.own, honest)
+    at = next(i for i, piece in enumerate(forger.pieces[9:], 9) if piece[0] % 2 == LIAR)
+    forger.pieces[at] = forger.pieces[at][:-16] + b"\xff" * 16
+    assert game.judges.outcome(LIAR, forger.data()) == "no transcript"
 
 
 @pytest.mark.parametrize("name", ["noise", "session", "few", "correlated"])
@@ -470,7 +485,7 @@ def test_a_server_that_lost_noise_which_it_has_stated_ends_the_round(spec: Modul
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_sealed_transcripts_and_offers(spec: ModuleType, more: int) -> None:
     plan = audited.audited(PLANS["correlated"])
-    own, key = audited.read(spec, plan), SealKey.from_raw(bytes(range(32)))
+    own, key = spec.read_plan(plan.to_json()), SealKey.from_raw(bytes(range(32)))
     info, data = audits.transcript_info(plan.digest, 7, 1), bytes(spec.CHUNK + more)
     assert spec.audit_info(own, 7, 1) == info
     with Tape(3).patched():

@@ -114,7 +114,7 @@ def test_the_clients_of_the_library_send_and_read_the_same(name: str) -> None:
         compared += script.compared
         assert not script.sends
         assert not script.takes
-    assert compared >= 4
+    assert compared >= 2
 
 
 def play_round(plan: Plan, member: Client, number: int, named: library.Json, members: Any) -> None:
