@@ -21,6 +21,9 @@ def _table1(records: Figures) -> Figures:
     """Perplexity by dropouts: as it is, and against that of no dropouts."""
     first = records["sefl-table1"]["runs"]
     every = [run for shares in first.values() for of in shares.values() for run in of.values()]
+    ways = [
+        set(ways.values()) for of in records["sefl-table1"]["same"].values() for ways in of.values()
+    ]
     means = {m: {s: np.mean(_tests(runs)) for s, runs in of.items()} for m, of in first.items()}
 
     def change(model: str, share: str) -> str:
@@ -41,6 +44,8 @@ def _table1(records: Figures) -> Figures:
             f"{model.partition('-')[0]} {mean(_tests(shares['0']), 1)}"
             for model, shares in first.items()
         ),
+        "alike1": f"`plain`, `dense`, `fsl`, `sefl`: one model in {sum(len(w) == 1 for w in ways)} "
+        f"of {len(ways)} rows",
         "sefl_exact": {
             "rounds": sum(run["exact_rounds"] for run in every),
             "of": sum(run["rounds"] for run in every),
@@ -73,6 +78,14 @@ def _figure4(records: Figures) -> Figures:
         "rise4": {model: _rise(of, "32 tables") for model, of in tests.items()},
         "better4": f"{sum(value < whole for value, whole in in_blocks)} of {len(in_blocks)}",
         "learnt": texts["lstm-wikitext2"]["8"],
+        "fewer4": "; ".join(
+            f"{model.partition('-')[0]} "
+            + ", ".join(
+                f"{forms['1']['values'] / forms[f'{b} tables']['values']:.1f}" for b in BLOCKS
+            )
+            for model, forms in records["sefl-figure4"]["runs"].items()
+        )
+        + " times fewer values in blocks of 4, 8, 16, 32",
     }
 
 
@@ -137,7 +150,8 @@ def _figure3(records: Figures) -> Figures:
         found[f"{model} noisy"] = (
             f"{pruned:.1f} against {whole:.1f} ({100 * (pruned / whole - 1):+.1f} %)"
         )
-    return {"figure3": found}
+    rho = 1 / (2 * records["sefl-figure3"]["noise"] ** 2)  # against a server: one draw counts
+    return {"figure3": found, "rho3": f"{rho:,.0f}"}
 
 
 GROUPS: Final = (_table1, _figure4, _times, _papersize, _figure3)
