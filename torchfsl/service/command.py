@@ -415,7 +415,7 @@ def _restore(options: argparse.Namespace) -> int:
     print(f"model {backup.model.digest().hex()} is at both servers")
     print(f"under the new plan {task.plan.digest.hex()}; the next round is 1")
     for party, old in enumerate(before):
-        print(f"server {party} held " + (f"plan {old}, which is put aside" if old else "no task"))
+        print(f"server {party} held " + (f"plan {old}, which made way" if old else "no task"))
     if (past := task.past) is not None and past.index:
         print(
             f"its budget goes on: {past.index} of {task.plan.max_rounds} rounds are spent, "

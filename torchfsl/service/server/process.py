@@ -111,13 +111,15 @@ class ServerProcess:
         self._limits = _fitting(settings.limits, 1 if settings.web is None else 2)
         self._ending = contextlib.AsyncExitStack()
         self._fresh = FreshState(settings.state, settings.witness)
-        self._ending.callback(_lock(settings.state).close)
+        lock = _lock(settings.state)
+        self._ending.callback(lock.close)
         self._fresh.begin()
         self._ending.callback(self._undo)
         try:
             self._recover(settings)
         except BaseException:
             self._fresh.remove()
+            lock.close()
             raise
 
     def _recover(self, settings: ServeSettings) -> None:
