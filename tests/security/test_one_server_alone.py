@@ -53,6 +53,8 @@ LIES: dict[str, Callable[[Entries], Entries]] = {
         *(e for e in held if e[0] == VICTIM), (98, bytes(32)), (99, bytes(32)),
     ),
     "nobody": lambda held: (),
+    "all, in another order": lambda held: held[::-1],
+    "all, one of them twice": lambda held: (*held, held[-1]),
 }  # fmt: skip
 
 

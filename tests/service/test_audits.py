@@ -307,7 +307,7 @@ def test_a_restored_task_is_audited_and_its_next_round_opens(tmp_path: Path, pla
         shutil.rmtree(pair.state(1))
         (pair.folder / "state1.witness").unlink()
         pair.start(1)
-        pair.task, pair.number = restore(pair.owner, backup), 0
+        pair.task, pair.number = restore(pair.owner, backup, replace=True), 0
         assert (pair.task.plan.auditors, pair.task.plan.digest != pair.plan.digest) == (
             pair.keys,
             True,

@@ -140,6 +140,7 @@ def test_a_lost_disk_in_a_round_ends_in_a_new_task_that_goes_on_with_the_model(
         assert lines[0] == f"model {backup.model.digest().hex()} is at both servers"
         assert pair.owner.links.common_model() == (0, backup.model.digest().hex())
         assert pair.owner.plan().digest != old
+        assert lines[2:] == ["server 0 held no task", "server 1 held no task"]
 
         task = dataclasses.replace(backup.task, plan=pair.owner.plan())
         pair.go_on_with(task)
@@ -164,7 +165,7 @@ def test_rounds_that_were_opened_stay_spent(tmp_path: Path) -> None:
         pair.start()
         pair.set_up()
         pair.round()
-        task = restore(pair.owner, Backup.of_state(pair.state(0)))
+        task = restore(pair.owner, Backup.of_state(pair.state(0)), replace=True)
         assert task.plan.max_rounds == 1
         pair.go_on_with(task)
         pair.round()
@@ -222,7 +223,34 @@ def test_a_task_that_begins_does_not_take_the_place_of_a_restored_one(tmp_path: 
         restored = restore(pair.owner, backup)  # again, as after a restore that one server took
         with raises(ProtocolError, "another-task"):
             Pair.set_up(pair, replace=False)
+        with pytest.raises(ProtocolError, match=r"restored from a backup, .* none since: set_up"):
+            Pair.set_up(pair, replace=False)
         assert pair.owner.links.common_model() == (0, backup.model.digest().hex())
         pair.go_on_with(restored)
         pair.round()
         pair.close()
+
+
+def test_a_restore_replaces_a_task_that_goes_on_only_with_its_flag_and_names_both_plans(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "backup"
+    with Parties(tmp_path / "servers") as pair:
+        pair.start()
+        pair.set_up()
+        pair.round()
+        assert main(["backup", str(file), "--state", str(pair.state(0))]) == 0
+        command = ["restore", str(file), "--servers", ",".join(pair.urls), "--tls", str(pair.tls)]
+        with pytest.raises(SystemExit):
+            main(command)
+        said = capsys.readouterr().err
+        assert "server 0 holds another task, whose model has seen 1 rounds" in said
+        assert "--replace puts it aside" in said
+        assert pair.owner.plan() == pair.plan
+        assert main([*command, "--replace"]) == 0
+        old, new = pair.plan.digest.hex(), pair.owner.plan().digest.hex()
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1:] == [
+            f"under the new plan {new}; the next round is 1",
+            *(f"server {party} held plan {old}, which made way" for party in (0, 1)),
+        ]

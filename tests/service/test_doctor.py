@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
 from tests.fsl.test_private_rounds import private
+from tests.support.certificates import reissue
 from tests.support.federation import mixed_plan
 from tests.support.network import Pair
 from torchfsl.errors import ParameterError
@@ -17,7 +21,7 @@ from torchfsl.service.doctor import _budget
 from torchfsl.service.local import LoopbackServers, free_ports
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.server import door
-from torchfsl.service.server.process import ServerProcess
+from torchfsl.service.server.process import ServerProcess, serve
 from torchfsl.service.state.ledger import Ledger
 
 
@@ -143,13 +147,36 @@ def test_a_server_with_a_wrong_key_does_not_say_that_the_port_is_in_use(
     assert "listen" not in said
 
 
-def test_an_address_in_use_is_a_note_and_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_in_use_is_a_note_and_names_who_has_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         report = doctor.Report()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        report.check("listen", lambda: doctor._address(address, report))
+        report.check("listen", lambda: doctor._address(address, tmp_path, report))
+        assert f"note    another program has {address}, and no " in capsys.readouterr().out
+        with (tmp_path / "lock").open("wb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            report.check("listen", lambda: doctor._address(address, tmp_path, report))
+        assert f"taken while the server on the state in {tmp_path} runs" in capsys.readouterr().out
     assert not report.failed
-    assert f"note    {address} is in use" in capsys.readouterr().out
+
+
+def test_days_are_rounded_and_the_file_that_expires_first_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certs = folder / "certs"
+    main(["doctor", "--tls", str(certs)])
+    said = capsys.readouterr().out
+    assert "ok      server-1: torchfsl:server:1, expires in 30 days\n" in said
+    assert "2 clients, 0 to 1: the earliest certificate, client-0.pem, expires in 30 days" in said
+    reissue(certs, "ca-clients", "client-1", days=20)
+    reissue(certs, "ca-server-0", "server-0-seal", days=16.4)
+    main(["doctor", "--tls", str(certs)])
+    assert "earliest certificate, client-1.pem, expires in 20 days" in capsys.readouterr().out
+    main(["doctor", "--config", str(settings(folder))])
+    earliest = f"first of these files to expire: {certs}/server-0-seal.pem, in 16 days"
+    assert earliest in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -206,3 +233,47 @@ def test_noise_that_was_removed_is_told_with_what_it_costs(tmp_path: Path) -> No
         assert _budget(pair.state(1)) == (
             "0 of 60 rounds are spent, 0 reports of clients count, 0 bytes of past noise"
         )
+
+
+@pytest.mark.parametrize("taken", ["listen", "grpc_health", "none"])
+def test_a_start_that_fails_leaves_nothing_of_its_own(taken: str, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        used = {taken: f"127.0.0.1:{other.getsockname()[1]}"} if taken != "none" else {}
+        state = folder / "deep" / "state"
+        path = settings(folder, state=str(state), **used)
+        before = set(folder.rglob("*"))
+        for made in (False, True):
+            if made:  # a file of somebody else
+                state.mkdir(parents=True)
+                (state / "mine").write_text("x")
+            if taken == "none":
+                _start(path)
+                assert (state / "state.sqlite").exists()
+                assert (folder / "deep" / "state.witness").exists()
+                _start(path)
+                return
+            with pytest.raises(ParameterError, match="cannot listen"):
+                _start(path)
+            others = {state.parent, state, state / "mine"} if made else set()
+            assert set(folder.rglob("*")) == before | others
+
+
+def _start(path: Path) -> None:
+    """Start a server and stop it at once, as `torchfsl serve` does."""
+    run = serve(serving.read_file(path), ready=lambda _: os.kill(os.getpid(), 15), reread=int)
+    asyncio.run(run)
+
+
+def test_a_state_that_was_there_survives_a_start_that_fails(folder: Path) -> None:
+    path = settings(folder)
+    _start(path)
+    state = folder / "state"
+    before = set(state.rglob("*")), (folder / "state.witness").read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        for name in ("listen", "grpc_health"):
+            with pytest.raises(ParameterError, match="cannot listen"):
+                _start(settings(folder, **{name: address}))
+    assert before[0] <= set(state.rglob("*"))
+    assert (folder / "state.witness").exists()
+    _start(path)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,3 +34,28 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         RuntimeError, match=r"server 1 did not start:.*\n?.*\[limits\] has the settings"
     ):
         servers.start(1)
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from torchfsl.service import LoopbackServers
+with LoopbackServers(Path(sys.argv[1]), clients=0) as servers:
+    servers.start()
+    print(*(process.pid for process in servers.processes), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_program_that_is_ended_by_sigterm_takes_its_servers_along(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        pids = [int(pid) for pid in program.stdout.readline().split()]
+        assert len(pids) == 2
+        program.terminate()
+        assert program.wait(60) == 128 + signal.SIGTERM
+    left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import pty
@@ -25,7 +26,7 @@ from torchfsl.service.state.ledger import RoundRow
 from torchfsl.service.state.steps import StoredState
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
-GREEN = (0xDA, 0xFB, 0xE1)
+YELLOW = (0xFF, 0xF3, 0xC4)
 
 
 class Seen(HTMLParser):
@@ -114,6 +115,29 @@ def test_reports_of_an_open_round_are_counted_before_it_closes() -> None:
         assert Seen(page).tables["rounds"][1][:3] == ["4", "open", shown]
     at_work = render(view("at work", info(1), rounds=(row,)))
     assert Seen(at_work).tables["rounds"][1][2] == "0"
+
+
+@pytest.mark.parametrize(
+    ("expected", "reports", "ended", "said"),
+    [
+        (3, 1, 60.5, "too few, 3 reports were expected, its 50 seconds ran out"),
+        (3, 1, 40.0, "too few, 3 reports were expected"),
+        (0, 1, 60.5, "too few, its 50 seconds ran out"),
+        (3, 3, 60.5, "too few"),
+    ],
+)
+def test_an_unopened_round_says_what_it_waited_for(
+    expected: int, reports: int, ended: float, said: str
+) -> None:
+    state = StoredState.UNOPENED
+    row = RoundRow(4, state, expected, 10.0, 60.0, ended, 1, reports, 0, 9, "too few")
+    page = render(
+        view(info(0, state=str(state), open=False, reason=row.why), info(1), rounds=(row,))
+    )
+    assert Seen(page).tables["rounds"][1][-1] == said
+    assert state_of(page) == ("wait", f"round 4 ended unopened: {said}")
+    assert dataclasses.replace(row, closes_at=0.0).why == "too few"  # as server 1 has it
+    assert dataclasses.replace(row, state=StoredState.APPLIED).why == "too few"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +236,7 @@ def test_a_running_server_shows_rounds_bytes_and_both_models(pair: Pair, party: 
     assert rows["model digest"] == [digest, digest]
     assert rows["plan"] == [pair.plan.digest.hex()] * 2
     assert seen.texts["models"] == "Both servers hold the same model."
-    assert seen.texts["state"] == "round 2 is unopened"
+    assert seen.texts["state"] == "round 2 ended unopened: tried <b>out</b> by a client"
     last, first = seen.tables["rounds"][1:]
     assert first[:4] == ["1", "applied", "3", "3"]
     assert [*last[:4], last[6]] == ["2", "unopened", "0", "0", "tried <b>out</b> by a client"]
@@ -253,7 +277,7 @@ def test_a_browser_shows_it(pair: Pair, tmp_path: Path) -> None:
     seen = Seen(done.stdout)
     digest = pair.owner.model(pair.task).digest().hex()
     assert ["model digest", digest, digest] in seen.tables["servers"]
-    assert seen.texts["state"] == "round 2 is unopened"
+    assert seen.texts["state"] == "round 2 ended unopened: tried <b>out</b> by a client"
     assert seen.tables["rounds"][1][6] == "tried <b>out</b> by a client"
     image = pytest.importorskip("PIL.Image")
     picture = tmp_path / "page.png"
@@ -263,7 +287,7 @@ def test_a_browser_shows_it(pair: Pair, tmp_path: Path) -> None:
     )  # fmt: skip
     with image.open(picture) as shown:
         colours = {colour: count for count, colour in shown.convert("RGB").getcolors(1 << 24)}
-    assert colours.get(GREEN, 0) > 10_000  # the first line, as styled
+    assert colours.get(YELLOW, 0) > 10_000  # the first line, as styled
 
 
 @pytest.mark.parametrize("on_terminal", [False, True])

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 from tests.support.network import HASTY
+from torchfsl.errors import ParameterError
 from torchfsl.service.client.links import Link
 from torchfsl.service.net import calls, certificates
 from torchfsl.service.net.channels import TlsFiles, channel
@@ -133,3 +134,23 @@ def test_a_certificate_with_a_short_key_names_nobody(key: Any, bits: int, tmp_pa
             authorities.identify(pem)
     else:
         assert authorities.identify(pem).uri == SERVER
+
+
+def test_exchanged_urls_are_named_at_once(folder: Path) -> None:
+    server, port = serve(folder, "server-0")
+    url, files = f"https://127.0.0.1:{port}", TlsFiles.in_folder(folder, "client-0")
+    link = Link(url, 1, files, HASTY)
+    told = f"{url} is given as the URL of server 1, and server 0 answers there: give server 0's"
+    with pytest.raises(ParameterError, match=told):
+        link.call("Info", b"{}", limit=100)
+    assert link.attempts["Info"] == 1  # nothing is tried again
+
+    async def peer() -> None:
+        own = PeerLink(url, 1, TlsFiles.in_folder(folder, "server-0"))
+        with pytest.raises(calls.NotReady, match="correct `peer` in the settings of server 0"):
+            await own.call("Info", b"{}", limit=100)
+        assert own.unreachable
+        await own.close()
+
+    asyncio.run(peer())
+    server.stop(None)

@@ -48,7 +48,7 @@ def test_what_has_run_out_is_named_until_it_is_renewed(
     assert known.expired == ""
     caplog.clear()
     Validity(files, 0)
-    assert f"{name}.pem expires in 3.0 days" in caplog.text
+    assert f"{name}.pem expires in 3 days" in caplog.text
 
 
 def test_of_two_authorities_of_clients_the_new_one_counts(folder: Path, tmp_path: Path) -> None:

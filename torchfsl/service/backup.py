@@ -127,12 +127,17 @@ class Backup:
         return cls(task, model, version, spent)
 
 
-def restore(owner: Owner, backup: Backup) -> Task:
+def restore(owner: Owner, backup: Backup, *, replace: bool = False) -> Task:
     """Set up a new task that goes on with the model of a backup; returns it.
 
     The new task goes on with the budget of the old one: the rounds that it had opened are spent,
     and under participation limits each client's reports count. Rounds that were opened after the
     backup are not in it. Past noise is not either, so correlation begins anew.
+
+    Args:
+        owner: of the new task.
+        backup: see above.
+        replace: also in place of a task that goes on, see `Owner.set_up`.
 
     Raises:
         ParameterError: the old plan's rounds are all spent, or the backup does not say which
@@ -160,7 +165,7 @@ def restore(owner: Owner, backup: Backup) -> Task:
     if past is None:  # which also says that the task is one that goes on
         past = Past(0, np.array([], dtype=np.uint64), np.array([], dtype=np.int64))
     task = dataclasses.replace(task, past=past)
-    owner.set_up(task, backup.model.state, backup.model.optimizer.state(), replace=True)
+    owner.set_up(task, backup.model.state, backup.model.optimizer.state(), replace=replace)
     owner.links.common_model()
     return task
 

@@ -86,7 +86,7 @@ opened a second time from it. `torchfsl restore` makes a new task of it.
 _RESTORE = """\
 Set up a new task at both servers that goes on with the model of a backup, as the owner.
 Its session is a new one, its first round is round 1, and rounds that the old task had opened are
-taken off the plan's max_rounds.
+taken off the plan's max_rounds. A task that still goes on makes way only with --replace.
 """
 
 _DOCTOR = """\
@@ -200,6 +200,8 @@ def _add_backups(commands: Any) -> None:
     restore = _add(commands, "restore", _restore, "set up a new task from a backup", _RESTORE)
     restore.add_argument("file", type=user_path, help="made by torchfsl backup")
     _add_servers(restore)
+    text = "also in place of a task that goes on, if both operators permit it"
+    restore.add_argument("--replace", action="store_true", help=text)
 
 
 def _add_audits(commands: Any) -> None:
@@ -408,9 +410,12 @@ def _restore(options: argparse.Namespace) -> int:
 
     backup = Backup.read(options.file)
     with _owner(options, seconds=60) as owner:
-        task = restore(owner, backup)
+        before = [owner.links.info(party)["plan_digest"] for party in (0, 1)]
+        task = restore(owner, backup, replace=options.replace)
     print(f"model {backup.model.digest().hex()} is at both servers")
     print(f"under the new plan {task.plan.digest.hex()}; the next round is 1")
+    for party, old in enumerate(before):
+        print(f"server {party} held " + (f"plan {old}, which made way" if old else "no task"))
     if (past := task.past) is not None and past.index:
         print(
             f"its budget goes on: {past.index} of {task.plan.max_rounds} rounds are spent, "

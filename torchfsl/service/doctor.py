@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import importlib.metadata
 import importlib.util
 import json
@@ -11,7 +12,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,10 @@ from torchfsl.service import serving
 from torchfsl.service.net.addresses import bound_socket
 from torchfsl.service.net.certificates import file_name
 from torchfsl.service.net.channels import TlsFiles
-from torchfsl.service.net.identity import Identity, Role, days_left
+from torchfsl.service.net.identity import Identity, Role, days_left, in_days, load_certificate
 from torchfsl.service.net.issuers import Issuers
 from torchfsl.service.net.text import printable, say
-from torchfsl.service.net.trust import read_deny_list
+from torchfsl.service.net.trust import ends_of, read_deny_list
 from torchfsl.version import __version__
 
 if TYPE_CHECKING:
@@ -122,11 +123,13 @@ def _server(report: Report, settings: ServeSettings) -> None:
         report.check(f"mode of {path.name}", lambda path=path: _mode(path))  # type: ignore[misc]
     for path in (*files.server_authorities, files.clients_authority):
         report.check(f"authority {path.name}", lambda path=path: _validity(path))  # type: ignore[misc]
+    report.check("first of these files to expire", lambda: _first_of(files))
     for name in ("listen", "metrics", "grpc_health"):
         if address := getattr(settings, name):
-            report.check(name.replace("_", "-"), lambda a=address: _address(a, report))  # type: ignore[misc]
+            what = name.replace("_", "-")
+            report.check(what, lambda a=address: _address(a, settings.state, report))  # type: ignore[misc]
     if settings.web is not None:
-        _web(report, settings.web)
+        _web(report, settings.web, settings.state)
         if settings.deny is None:
             report.note("web: no deny list, so no token can be refused before it expires")
     if settings.deny is not None:
@@ -192,8 +195,8 @@ def _room(urls: list[str], files: TlsFiles, party: int, folder: Path) -> str:
     return f"the task needs {needed:,} bytes at most"
 
 
-def _web(report: Report, web: WebSettings) -> None:
-    """Check what the HTTPS door needs."""
+def _web(report: Report, web: WebSettings, state: Path) -> None:
+    """Check what the HTTPS door of the server with this state needs."""
 
     def installed() -> str:
         web.check_installed()
@@ -206,7 +209,7 @@ def _web(report: Report, web: WebSettings) -> None:
     report.check("web: package", installed)
     report.check("web: certificate and key", certificate)
     report.check(f"web: mode of {web.key.name}", lambda: _mode(web.key))
-    report.check("web: listen", lambda: _address(web.listen, report))
+    report.check("web: listen", lambda: _address(web.listen, state, report))
     report.check("web: admission", lambda: f"{len(Issuers(web.admission).listed())} issuers")
     if not web.origins:
         report.note("web: no origins, so pages in browsers may not call")
@@ -273,7 +276,8 @@ def _folder(report: Report, tls: Path) -> None:
             seal = f"{file_name(one)}-seal"
             report.check(seal, lambda f=files, o=one: _seal(f, o.number))  # type: ignore[misc]
     if numbers:
-        report.check(f"{len(numbers)} clients", lambda: _clients(tls, numbers))
+        whose = f"{len(numbers)} clients, {numbers[0]} to {numbers[-1]}"
+        report.check(whose, lambda: _clients(tls, numbers))
     for path in sorted(tls.glob("ca-*.pem")):
         report.check(path.stem, lambda path=path: _validity(path))  # type: ignore[misc]
     report.check("keys", lambda: _modes(tls))
@@ -283,11 +287,19 @@ def _folder(report: Report, tls: Path) -> None:
 
 
 def _clients(tls: Path, numbers: list[int]) -> str:
-    said = ""
+    """Check the clients' certificates; when the first of them expires."""
+    files = []
     for number in numbers:
         client = Identity(Role.CLIENT, number)
-        said = _party(TlsFiles.in_folder(tls, file_name(client)), client)
-    return said
+        one = TlsFiles.in_folder(tls, file_name(client))
+        _party(one, client)
+        files.append(one.certificate)
+    first = _first_to_expire(files)
+    return f"the earliest certificate, {first.name}, {_validity(first)}"
+
+
+def _first_to_expire(files: Iterable[Path]) -> Path:
+    return min(files, key=lambda path: load_certificate(path.read_bytes()).not_valid_after_utc)
 
 
 def _party(files: TlsFiles, wanted: Identity) -> str:
@@ -309,6 +321,12 @@ def _seal(files: TlsFiles, party: int) -> str:
             "right one there"
         )
     return _validity(files.seal_certificate)
+
+
+def _first_of(files: TlsFiles) -> str:
+    """The file of `torchfsl_certificate_seconds_left`."""
+    path, end = min(ends_of(files).items(), key=lambda item: item[1])
+    return f"{path}, in {in_days(end - time.time())} days (torchfsl_certificate_seconds_left)"
 
 
 def _audit(settings: ServeSettings) -> str:
@@ -334,7 +352,7 @@ def _validity(path: Path) -> str:
         left = days_left(path.read_bytes(), path)
     except OSError as error:
         raise ParameterError(f"cannot read {path}: {error.strerror}") from error
-    return f"{left} days left" + (", RENEW IT SOON" if left < _SOON_DAYS else "")
+    return f"expires in {left} days" + (", RENEW IT SOON" if left <= _SOON_DAYS else "")
 
 
 def _mode(path: Path) -> str:
@@ -349,15 +367,32 @@ def _modes(tls: Path) -> str:
     return "nobody else can read them"
 
 
-def _address(address: str, report: Report) -> str:
+def _address(address: str, state: Path, report: Report) -> str:
     try:
         bound_socket(address).close()
     except ParameterError as error:
         if "in use" not in str(error):
             raise
-        report.note(f"{address} is in use: by this server, if it runs; else stop who has it")
+        if _is_running(state):
+            return f"{address} is taken while the server on the state in {state} runs"
+        report.note(
+            f"another program has {address}, and no server runs on the state in {state}: stop "
+            "that program, or name another address. `ss -ltnp` shows it"
+        )
         return f"{address} is an address of this machine"
     return f"{address} is free"
+
+
+def _is_running(state: Path) -> bool:
+    """Whether a server has the lock of a state folder; asks without changing anything."""
+    try:
+        with (state / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _state(settings: ServeSettings) -> str:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Self
 
@@ -156,7 +157,21 @@ class LoopbackServers:
         self.processes = [None, None]
 
     def __enter__(self) -> Self:
+        """Until the block ends SIGTERM ends this program as Ctrl-C does, with both servers.
+
+        Without this the servers would run on. A handler of the program stays in force.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._end)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        if signal.getsignal(signal.SIGTERM) == self._end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _end(self, number: int, _: object) -> None:
+        for process in filter(None, self.processes):
+            process.terminate()  # now: what is raised here may be swallowed on its way
+        raise SystemExit(128 + number)

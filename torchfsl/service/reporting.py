@@ -39,7 +39,7 @@ def show_state(folder: Path, num_rounds: int) -> int:
             seconds = (row.ended_at or time.time()) - row.opened_at
             say(
                 f"{row.number:>8} {row.state:<10} {row.reports:>8} {row.accepted:>9} "
-                f"{row.bytes / 1e6:>9.2f} {seconds:>8.1f}  {printable(row.reason)}"
+                f"{row.bytes / 1e6:>9.2f} {seconds:>8.1f}  {printable(row.why)}"
             )
         for name in ("reports", "models"):
             files = [path for path in (folder / name).rglob("*") if path.is_file()]

@@ -196,6 +196,20 @@ def decode_task(data: bytes) -> tuple[Task, ServerModel]:
     return task, model
 
 
+def not_replaced(party: int, version: int, consents: bool) -> str:
+    """Why a server keeps its task; `version` is of its model, `consents` whether the owner agrees.
+
+    A live task without a round of its own was restored.
+    """
+    rounds = f"whose model has seen {version} rounds"
+    if not version:
+        rounds = "restored from a backup, with the rounds of the backup and none since"
+    remedy = "set_up(..., replace=True), start(fed, replace=True) or --replace puts it aside"
+    if consents:
+        remedy = 'its operator lets nobody replace it: replace = "owner" in the settings would'
+    return f"server {party} holds another task, {rounds}: {remedy}"
+
+
 def encode_model(model: ServerModel, version: int) -> bytes:
     """A model version with its optimizer's state."""
     values = {_MODEL + name: value for name, value in model.state.items()}

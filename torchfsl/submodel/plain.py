@@ -205,8 +205,7 @@ class Plain:
         if len(clients) < self.plan.min_clients:
             raise ProtocolError(
                 f"{len(clients)} reports, the plan wants {self.plan.min_clients} (min_clients), so "
-                "the round closes unopened: let more clients participate, or lower min_clients (1 "
-                "opens a single client's update)",
+                "the round closes unopened: let more clients participate in the next round",
                 code="too-few-reports",
             )
         weight = sum(total.weights.values())

@@ -71,8 +71,15 @@ class Opening:
             The key of the check, from both servers' coins.
 
         Raises:
-            ProtocolError: fewer than `min_clients`.
+            ProtocolError: fewer than `min_clients`, or the peer's clients do not rise.
         """
+        clients = [client for client, _ in peer_reports.entries]
+        if clients != sorted(set(clients)):
+            raise ProtocolError(
+                "the peer's REPORT_SET does not name its clients in rising order, each once: "
+                "nothing is opened. Compare both servers' versions and ask the peer's operator",
+                code="report-sets-differ",
+            )
         entries = dict(peer_reports.entries)
         self._accept({c: r for c, r in own.items() if entries.get(c) == r.digest()})
         coins = sorted([self.coin, peer_reports.coin])

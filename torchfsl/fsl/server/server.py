@@ -254,7 +254,8 @@ class Server(SecretHolder):
         """Keep the reports that both servers hold with equal digests; their folds, for the peer.
 
         Raises:
-            ProtocolError: fewer than `min_clients`; the round ends unopened.
+            ProtocolError: fewer than `min_clients`, or the peer's clients do not rise; the round
+                ends unopened.
         """
         expect_state(self.state, Step.AGREE.before)
         peer_reports, opening = bodies.ReportSet.from_peer(self, peer_set), self._opening

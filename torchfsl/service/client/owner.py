@@ -142,17 +142,8 @@ class Owner:
             if not info["live"] or (new.past is not None and not info["model"]["version"]):
                 continue  # no rounds would be lost; the second is a restore that comes again
             if not (replace and info["may_replace"]):
-                remedy = (
-                    'its operator lets nobody replace it: replace = "owner" in the settings would'
-                    if replace
-                    else "set_up(..., replace=True), start(fed, replace=True) or "
-                    "--replace puts it aside"
-                )
-                raise ProtocolError(
-                    f"server {party} holds another task, whose model has seen "
-                    f"{info['model']['version']} rounds: {remedy}",
-                    code="another-task",
-                )
+                text = task.not_replaced(party, info["model"]["version"], replace)
+                raise ProtocolError(text, code="another-task")
 
     def _settled(self, party: int) -> dict[str, Any]:
         """State of a server after the end of a round that it is closing."""

@@ -8,16 +8,17 @@ round is sent once: its keys are good for one answer, and who wants another make
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy.typing as npt
 
-from torchfsl.errors import Error, ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, Error, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.client.fetch import Fetched
@@ -62,7 +63,15 @@ class RemoteTransport:
         self._kept: tuple[dict[int, bytes], dict[int, bytes]] | None = None
 
     def send(self, party: int, message: bytes) -> None:
-        """Send what is complete for both servers; returns when both have it on disk."""
+        """Send what is complete for both servers; returns when both have it on disk.
+
+        Raises:
+            ProtocolError: the servers' task changed (code another-plan).
+        """
+        with self._same_task():
+            self._send(party, message)
+
+    def _send(self, party: int, message: bytes) -> None:
         kind, number, _ = messages.peek(message)
         if kind in (Kind.FETCH, Kind.FETCH_COMMIT):
             self._fetch[party] = message
@@ -86,7 +95,7 @@ class RemoteTransport:
             if self._sent is not None:
                 self._sent.add(number)
             self._kept = dict(self._trees), report
-            self.send_again()
+            self._send_again()
 
     @property
     def is_unsent(self) -> bool:
@@ -99,6 +108,10 @@ class RemoteTransport:
         Raises:
             Error: it failed; what servers refuse for good is not kept.
         """
+        with self._same_task():
+            self._send_again()
+
+    def _send_again(self) -> None:
         if self._kept is None:
             raise ProtocolError("the last report is at both servers, or was refused for good")
         trees, report = self._kept
@@ -119,24 +132,27 @@ class RemoteTransport:
         """A server's reply."""
         if kind in (Kind.FETCH_MODEL, Kind.FETCH_ANSWER):
             return self._fetched.pop(party)
-        if kind is not Kind.ANSWER:
-            request = calls.encode_request(round=round_number)
-            limit = messages.max_bytes(self._plan, kind)
-            return self._links.links[party].call("Model", request, limit=limit)
-        if self._trees:
-            self._send_trees()
-        elif not self._answers:
-            request = calls.encode_request(round=round_number)
-            self._ask("Answer", {0: request, 1: request})
+        request = calls.encode_request(round=round_number)
+        with self._same_task():
+            if kind is not Kind.ANSWER:
+                limit = messages.max_bytes(self._plan, kind)
+                answer = self._links.links[party].call("Model", request, limit=limit)
+                messages.decode_header(self._plan, answer, kind)
+                return answer
+            if self._trees:
+                self._send_trees()
+            elif not self._answers:
+                self._ask("Answer", {0: request, 1: request})
         return self._answers.pop(party)
 
     def open_number(self) -> int:
         """The number of the round that is open at both servers; see `Connection.wait_for_round`.
 
         Raises:
-            ProtocolError: there is none.
+            ProtocolError: there is none, or the servers' task changed.
         """
         infos = [self._links.info(party) for party in (0, 1)]
+        check_same_task(infos, self._plan)
         number = int(infos[0]["round"])
         if not all(info["open"] and info["round"] == number for info in infos):
             raise ProtocolError(
@@ -144,6 +160,20 @@ class RemoteTransport:
                 code="no-open-round",
             )
         return number
+
+    @contextlib.contextmanager
+    def _same_task(self) -> Iterator[None]:
+        """Say of what servers refuse for good if it is because their task changed."""
+        try:
+            yield
+        except calls.RETRIED:
+            raise
+        except Error:
+            infos: list[Mapping[str, Any]] = []
+            with contextlib.suppress(Error):
+                infos = [self._links.info(party) for party in (0, 1)]
+            check_same_task(infos, self._plan)
+            raise
 
     def _send_fetch(self) -> None:
         sent, self._fetch, self._fetched = self._fetch, {}, {}
@@ -161,6 +191,17 @@ class RemoteTransport:
             lambda link: link.call(method, requests[link.party], limit=limit)
         )
         self._answers = dict(enumerate(answers))
+
+
+def check_same_task(infos: Sequence[Mapping[str, Any]], plan: Plan) -> None:
+    """Raise ProtocolError, code another-plan, if both servers have gone on to one other task."""
+    digests = {str(info["plan_digest"]) for info in infos}
+    if len(digests) == 1 and digests.isdisjoint(("", plan.digest.hex())):
+        raise ProtocolError(
+            f"the servers' task changed from plan {plan.digest.hex()[:16]} to plan "
+            f"{digests.pop()[:16]}: start this client again",
+            code="another-plan",
+        )
 
 
 def take_back_unopened(infos: Sequence[Mapping[str, Any]], sent: SentReports) -> None:
@@ -234,7 +275,7 @@ class Connection(Closing):
 
         Raises:
             NotReady: there was none in time.
-            ProtocolError: the session is halted.
+            ProtocolError: the session is halted, or the servers' task changed.
         """
         last = after if self._outbox is None else max(after, self._outbox.last_round())
 
@@ -245,6 +286,7 @@ class Connection(Closing):
                     raise ProtocolError(
                         f"server {info['party']} halted: {info['halted']}", code="server-halted"
                     )
+            check_same_task(infos, self.plan)
             take_back_unopened(infos, self._sent)
             number = int(infos[0]["round"])
             if number > last and all(i["open"] and i["round"] == number for i in infos):
@@ -291,14 +333,14 @@ class Connection(Closing):
 
         Returns:
             Whether one was waiting and is now at both servers. A round that has closed in the
-            meantime went on without it.
+            meantime, or a task that has ended, went on without it.
         """
         report = self._outbox.get() if self._outbox is not None else None
         if report is None:
             return False
         try:
             submit(self.links, report, self._outbox)
-        except (RejectedSubmission, ProtocolError):
+        except (RejectedSubmission, ProtocolError, DecodeError):
             return False
         return True
 

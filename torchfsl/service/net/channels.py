@@ -151,7 +151,7 @@ class TlsFiles:
         return key, read_file(certificate) if certificate.exists() else b""
 
     def days_left(self) -> int:
-        """Whole days for which the certificate is still valid; raises as `identity.days_left`."""
+        """Days for which the certificate is still valid; raises as `identity.days_left`."""
         return days_left(read_file(self.certificate), self.certificate)
 
     def identity(self) -> Identity:
@@ -270,8 +270,8 @@ def server_certificate(
         seconds: for the handshake.
 
     Raises:
-        NotReady: if no one answers, or another party than that server.
-        ParameterError: a file cannot be read.
+        NotReady: if no one answers, or another party.
+        ParameterError: a file cannot be read, or the other server answers.
     """
     authorities = files.authorities()
     host, _, port = target(url).rpartition(":")
@@ -279,7 +279,7 @@ def server_certificate(
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False  # of the DNS name: gRPC does, on the channel
         context.set_alpn_protocols(["h2"])
-        context.load_verify_locations(cadata=authorities.server_pems[party].decode())
+        context.load_verify_locations(cadata=b"\n".join(authorities.server_pems).decode())
         context.load_cert_chain(files.certificate, files.key)
         address = host.removeprefix("[").removesuffix("]"), int(port)
         with (
@@ -295,6 +295,12 @@ def server_certificate(
         found = str(authorities.identify(pem))
     except Error as error:
         found = f"nobody ({error})"
+    if found == str(Identity(Role.SERVER, 1 - party)):
+        raise ParameterError(
+            f"{url} is given as the URL of server {party}, and server {1 - party} answers there: "
+            f"give server 0's URL first, or correct `peer` in the settings of server {1 - party}",
+            code="wrong-certificate",
+        )
     if found != str(Identity(Role.SERVER, party)):
         raise calls.NotReady(
             f"server {party}: at {url} answers the certificate of {found}, not of server {party}: "

@@ -237,7 +237,7 @@ def load_certificate(pem: bytes) -> x509.Certificate:
 
 
 def days_left(pem: bytes, path: Path) -> int:
-    """Whole days for which a certificate is still valid, at least 0.
+    """Days for which a certificate is still valid, to the nearest, at least 0.
 
     Raises:
         ParameterError: if it is not a certificate, has expired, or is not valid yet.
@@ -245,10 +245,15 @@ def days_left(pem: bytes, path: Path) -> int:
     certificate, now = load_certificate(pem), datetime.datetime.now(datetime.UTC)
     if certificate.not_valid_before_utc > now:
         raise ParameterError(f"{path} is not valid yet: look at this machine's clock")
-    left = (certificate.not_valid_after_utc - now).days
+    left = (certificate.not_valid_after_utc - now).total_seconds()
     if left < 0:
         raise ParameterError(f"{path} has EXPIRED: issue it again", code="certificate-expired")
-    return left
+    return in_days(left)
+
+
+def in_days(seconds: float) -> int:
+    """Seconds in days, to the nearest: a new certificate of 30 days shows 30 and not 29."""
+    return round(seconds / 86400)
 
 
 def load_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:

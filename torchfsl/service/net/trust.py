@@ -26,6 +26,7 @@ from torchfsl.service.net.identity import (
     Identity,
     NotAllowed,
     Role,
+    in_days,
     load_certificate,
     load_certificates,
 )
@@ -215,7 +216,7 @@ class Validity:
         self._looked = time.monotonic()
         path, left = self.first
         if 0 <= left < _SOON_SECONDS:
-            _own_log.warning("%s expires in %.1f days: renew it", path, left / 86400)
+            _own_log.warning("%s expires in %d days: renew it", path, in_days(left))
 
     @property
     def first(self) -> tuple[Path, float]:
@@ -269,11 +270,18 @@ class Validity:
         _own_log.info("read again %s", self._files.seal_certificate)
 
     def _read(self) -> dict[Path, float]:
-        """When each file runs out, in seconds of the epoch; of several authorities the last one."""
-        files = self._files
-        files.server_pair(self._party)
-        paths = (files.certificate, files.seal_certificate, *files.server_authorities)
-        ends = {path: load_certificates(read_file(path))[0] for path in paths}
-        clients = load_certificates(read_file(files.clients_authority))
-        ends[files.clients_authority] = max(clients, key=lambda one: one.not_valid_after_utc)
-        return {path: one.not_valid_after_utc.timestamp() for path, one in ends.items()}
+        self._files.server_pair(self._party)
+        return ends_of(self._files)
+
+
+def ends_of(files: TlsFiles) -> dict[Path, float]:
+    """When each file runs out, in seconds of the epoch; of several authorities the last one.
+
+    Raises:
+        ParameterError: a file cannot be read.
+    """
+    paths = (files.certificate, files.seal_certificate, *files.server_authorities)
+    ends = {path: load_certificates(read_file(path))[0] for path in paths}
+    clients = load_certificates(read_file(files.clients_authority))
+    ends[files.clients_authority] = max(clients, key=lambda one: one.not_valid_after_utc)
+    return {path: one.not_valid_after_utc.timestamp() for path, one in ends.items()}

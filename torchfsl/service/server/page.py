@@ -26,6 +26,7 @@ from torchfsl.service.server.observe import Observer
 from torchfsl.service.server.peers import PeerLink
 from torchfsl.service.server.station import Station
 from torchfsl.service.state.ledger import RoundRow
+from torchfsl.service.state.steps import StoredState
 
 _ROUNDS: Final = 10
 _ASK_SECONDS: Final = 2.0
@@ -215,6 +216,8 @@ def _state(view: View) -> tuple[str, str]:
             return "wait", f"server {info['party']} is {info['stalled']}"
     if not own["plan_digest"]:
         return "wait", "no task yet: the owner has to set one up"
+    if own["state"] == StoredState.UNOPENED:
+        return "wait", f"round {own['round']} ended unopened: {own.get('reason', '')}"
     return "good", f"round {own['round']} is {own['state']}" if own["state"] else "no round yet"
 
 
@@ -223,7 +226,8 @@ def _servers(infos: Sequence[Mapping[str, Any] | str]) -> str:
     for what, name in (
         ("library", "library"), ("wire version", "wire_version"), ("plan", "plan_digest"),
         ("round", "round"), ("state", "state"), ("complete reports in it", "complete"),
-        ("issuers of tokens", "issuers"), ("waits for", "stalled"), ("halted", "halted"),
+        ("issuers of tokens", "issuers"), ("why", "reason"), ("waits for", "stalled"),
+        ("halted", "halted"),
     ):  # fmt: skip
         rows.append((what, *(_field(info, name) for info in infos)))
     for what, name in (("model version", "version"), ("model digest", "digest")):
@@ -259,7 +263,7 @@ def _rounds(view: View) -> str:
         reports = int(own["complete"]) if is_open else row.reports  # type: ignore[index]
         rows.append((
             str(row.number), str(row.state), f"{reports:,}", f"{row.accepted:,}",
-            _megabytes(row.bytes), f"{ended - row.opened_at:,.1f}", row.reason,
+            _megabytes(row.bytes), f"{ended - row.opened_at:,.1f}", row.why,
         ))  # fmt: skip
     head = ("round", "state", "reports", "in the sum", "MB", "seconds", "why")
     return _table("rounds", head, rows, numbers={0, 2, 3, 4, 5})

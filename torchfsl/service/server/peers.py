@@ -165,6 +165,7 @@ class PeerLink:
                 self._channel = aio_channel(*to, certificate)
             except ParameterError as error:
                 log.warning("no call to the other server: %s", error)
+                self.unreachable = True
                 raise calls.NotReady(str(error)) from None
             except calls.NotReady:
                 self.unreachable = True

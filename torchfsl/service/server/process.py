@@ -30,6 +30,7 @@ from torchfsl.service.server.auditing import AuditDesk
 from torchfsl.service.server.door import Door, connections_for, files_for, raise_file_limit
 from torchfsl.service.server.engines import EngineSettings, make_evaluator
 from torchfsl.service.server.fetching import FetchDesk
+from torchfsl.service.server.fresh_state import FreshState
 from torchfsl.service.server.handlers import all_methods
 from torchfsl.service.server.health import GrpcProbes, Health
 from torchfsl.service.server.intake import Limits
@@ -102,16 +103,27 @@ class ServerProcess:
         self.issuers = None if settings.web is None else Issuers(settings.web.admission)
         issued = self.issuers.whose if self.issuers is not None else lambda number: None
         self._trust = Trust(settings.tls, settings.deny, issued)
-        authorities = settings.tls.authorities()
         self._validity = Validity(settings.tls, settings.party)
-        key, _ = settings.tls.seal_pair()
         if settings.web is not None:
             settings.web.check_installed()
             settings.web.days_left()
             settings.web.context()
         self._limits = _fitting(settings.limits, 1 if settings.web is None else 2)
         self._ending = contextlib.AsyncExitStack()
-        self._ending.callback(_lock(settings.state).close)
+        self._fresh = FreshState(settings.state, settings.witness)
+        lock = _lock(settings.state)
+        self._ending.callback(lock.close)
+        self._fresh.begin()
+        self._ending.callback(self._undo)
+        try:
+            self._recover(settings)
+        except BaseException:
+            self._fresh.remove()
+            lock.close()
+            raise
+
+    def _recover(self, settings: ServeSettings) -> None:
+        """Take the addresses, and go on from the state in the folder."""
         self.observer = Observer()
         self._health = Health(settings.party, settings.node.reserve_bytes)
         self.metrics_port = self._observe() if settings.metrics else 0
@@ -123,8 +135,9 @@ class ServerProcess:
         if self.issuers is not None:
             node = dataclasses.replace(node, counted=self.issuers.counted)
         self.node = Node(
-            settings.party, settings.state, authorities, node, key, witness=settings.witness
-        )
+            settings.party, settings.state, settings.tls.authorities(), node,
+            settings.tls.seal_pair()[0], witness=settings.witness,
+        )  # fmt: skip
         self._listening = bound_socket(settings.listen)
         self.port = int(self._listening.getsockname()[1])
         self._web_listening = bound_socket(settings.web.listen) if settings.web else None
@@ -170,11 +183,17 @@ class ServerProcess:
         if driver is not None:
             driver.resume()
         audits.resume()
+        self._fresh.keep()
         log.info("server %d listens on port %d", settings.party, self.port)
 
     def _certificates(self) -> bytes:
         """Those of the sealing key and of the signing key, PEM."""
         return self._validity.seal_certificate() + self._signing
+
+    def _undo(self) -> None:
+        """Remove what a start that failed has made, unless an owner has given it a task already."""
+        if self.node.task is None:
+            self._fresh.remove()
 
     def reread(self) -> None:
         """Read authorities, deny list and issuers again, if they have changed."""

@@ -136,8 +136,9 @@ class RoundDriver:
         """A round as an answer to the owner."""
         row = self._ledger.round(number)
         assert row is not None
-        names = ("number", "state", "reports", "accepted", "bytes", "reason")
-        return {name: getattr(row, name) for name in names} | {"stalled": self._station.stalled}
+        names = ("number", "state", "reports", "accepted", "bytes")
+        told = {"reason": row.why, "stalled": self._station.stalled}
+        return {name: getattr(row, name) for name in names} | told
 
     async def stop(self) -> None:
         """Stop driving; a later start resumes."""

@@ -192,7 +192,7 @@ class Station:
             "complete": await self.run(self.num_complete) if self.is_open else 0,
             "reports": last.reports if last else 0,
             "accepted": last.accepted if last else 0,
-            "reason": without_clients(last.reason) if last else "",
+            "reason": without_clients(last.why) if last else "",
             "may_have_opened": _may_have_opened(last),
             "unready": self.unready(),
             "halted": storage.halted,

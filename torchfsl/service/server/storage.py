@@ -36,7 +36,7 @@ from torchfsl.service.state.steps import (
 )
 from torchfsl.service.state.vault import check_not_lost, keep_from_others
 from torchfsl.service.state.witness import Witness
-from torchfsl.service.task import Task, encode_model
+from torchfsl.service.task import Task, encode_model, not_replaced
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 
@@ -241,15 +241,7 @@ class Storage:
         """
         if not self.is_live or (new.past is not None and not self.model_version["version"]):
             return
-        remedy = (
-            'its operator lets nobody replace it: replace = "owner" in the settings would'
-            if consents
-            else "set_up(..., replace=True), start(fed, replace=True) or --replace puts it aside"
-        )
-        raise ProtocolError(
-            f"server {self.party} holds another task, whose model has seen "
-            f"{self.model_version['version']} rounds: {remedy}"
-        )
+        raise ProtocolError(not_replaced(self.party, self.model_version["version"], consents))
 
     def _put_aside(self) -> None:
         """Keep the task and the model that make way, if it has seen any round: `replaced/`."""

@@ -75,7 +75,7 @@ class WebSettings:
             )
 
     def days_left(self) -> int:
-        """Whole days for which the certificate is still valid; raises as `identity.days_left`."""
+        """Days for which the certificate is still valid; raises as `identity.days_left`."""
         try:
             return days_left(self.certificate.read_bytes(), self.certificate)
         except OSError as error:

@@ -88,6 +88,22 @@ class RoundRow:
     bytes: int
     reason: str
 
+    @property
+    def why(self) -> str:
+        """`reason`; of an unopened round also the reports it waited for, and if its time is up.
+
+        Server 1 stores neither.
+        """
+        ended = self.ended_at
+        if self.state is not StoredState.UNOPENED or ended is None or not self.closes_at:
+            return self.reason
+        parts = [self.reason]
+        if self.reports < self.expected:
+            parts.append(f"{self.expected} reports were expected")
+        if ended >= self.closes_at and (parts[1:] or not self.expected):
+            parts.append(f"its {self.closes_at - self.opened_at:.0f} seconds ran out")
+        return ", ".join(parts)
+
 
 def _key(number: int) -> str:
     """Numbers up to 2**64 in SQLite, sorting like numbers."""
@@ -320,8 +336,9 @@ def testify(ledger: Ledger, witness: Witness) -> None:
         witness.mark(Progress(identity, 0))
     elif seen is None:
         raise LedgerError(
-            f"the state in {folder} has no rollback counter in {witness.path}, so it may be an "
-            f"old copy: {REMEDY}"
+            f"the state in {folder} has no rollback counter in {witness.path}, so it may be an old "
+            "copy: start the server on the folder whose counter is there, or move that counter "
+            f"here; {REMEDY}"
         )
     elif seen.identity != identity:
         raise LedgerError(f"{witness.path} is the rollback counter of another state: {REMEDY}")

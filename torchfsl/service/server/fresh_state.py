@@ -1,0 +1,50 @@
+"""What a start makes of a state; a start that fails removes it again, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+
+class FreshState:
+    """Remembers what was there before a server's state is made.
+
+    Args:
+        folder: of the state.
+        witness: its rollback counter; None for `DIR.witness`.
+    """
+
+    def __init__(self, folder: Path, witness: Path | None) -> None:
+        """Look; nothing is made."""
+        self._folder = folder
+        self._missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        counter = witness or folder.with_name(folder.name + ".witness")
+        self._counter = None if counter.exists() else counter
+        self._known: set[Path] | None = None
+
+    def begin(self) -> None:
+        """Look again, now that this process has the folder's lock and made nothing else."""
+        self._known = set(self._folder.iterdir()) - {self._folder / "lock"}
+        if self._folder / "state.sqlite" in self._known:
+            self.keep()
+
+    def keep(self) -> None:
+        """The start succeeded, or a state was there: nothing is removed."""
+        self._known = None
+
+    def remove(self) -> None:
+        """Remove what was not there before, unless it is kept."""
+        if self._known is None:
+            return
+        for path in set(self._folder.iterdir()) - self._known:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        if self._counter is not None:
+            self._counter.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of a folder that holds something
+            for folder in self._missing:
+                folder.rmdir()
+        self.keep()
