@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.specification import audited, pages, rounds
+from tests.specification import pages, rounds
 from tests.support.federation import make_plan, make_segment, make_state, mixed_plan
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import RejectedSubmission
@@ -50,8 +50,9 @@ UNION = dataclasses.replace(
     ),
     payload="masks",
 )
+PROVEN = dataclasses.replace(mixed_plan(lane="weight"), proofs="norm", l2_bound=4000)
 PLANS = {"mixed": mixed_plan(lane="weight"), "session": FIXED, "public bins": BINS,
-         "closed rows": CLOSED, "noise": NOISY, "union": UNION}  # fmt: skip
+         "closed rows": CLOSED, "noise": NOISY, "union": UNION, "proofs": PROVEN}  # fmt: skip
 ROLES = ["specification client", "specification servers", "server 0", "server 1"]
 
 
@@ -73,6 +74,9 @@ def test_random_plans_have_every_option_and_all_lengths_are_equal() -> None:
                  "opens_counts_first", "l2_bound", "sum_bound", "noise_taps",
                  "audited"):  # fmt: skip
         assert len({bool(getattr(plan, name)) for plan in plans}) == 2, name
+    assert {(plan.proofs, plan.lane) for plan in plans} >= {
+        *(("norm", lane) for lane in ("none", "count", "weight")), ("lanes", "count"),
+    }  # fmt: skip
     assert {plan.payload for plan in plans} == {"values", "masks"}
     assert {plan.clip for plan in plans} == {"whole", "clip", "normalise"}
     assert {plan.encoding.rounding for plan in plans} == {"nearest", "stochastic"}
