@@ -57,6 +57,10 @@ def _privhfl(records: Figures) -> Figures:
             name: f"{100 * cell['seeds']['0']['gain']:+.1f}"
             for name, cell in cells.items() if "0" in cell["seeds"]
         },
+        "minutes": {
+            name: f"{sum(cell['seeds']['0']['cpu_seconds'].values()) / 60:.1f} processor minutes"
+            for name, cell in cells.items() if "0" in cell["seeds"]
+        },
         "worst": {name: privhfl_tables.worst(_runs(cell)) for name, cell in cells.items()},
         "alpha": {
             f"{alpha:g}": f"from {_percent(_runs(cell), 'baseline')}, "
@@ -101,10 +105,13 @@ def _differences(records: Figures) -> Figures:
             for name, pair in {
                 "margin": ("cifar10-select-margin", "cifar10-mixup-2500"),
                 "entropy": ("cifar10-select-entropy", "cifar10-mixup-2500"),
-                "k-centre": ("mnist-select-k-centre", "mnist-mixup-1000"),
-                "icd": ("mnist-select-icd", "mnist-mixup-1000"),
+                "k-centre": ("cifar10-select-k-centre", "cifar10-mixup-2500"),
+                "icd": ("cifar10-select-icd", "cifar10-mixup-2500"),
+                "mnist k-centre": ("mnist-select-k-centre", "mnist-mixup-1000"),
+                "mnist icd": ("mnist-select-icd", "mnist-mixup-1000"),
                 "logits": ("cifar10-mixup-2500", "cifar10-probabilities"),
             }.items()
+            if set(pair) <= set(cells)
         },
         "by_fraction": more("cifar10-mixup-2500", "cifar10-mixup-2500-C0.6"),
         "most": f"{numbers[0]:,}",
