@@ -41,7 +41,7 @@ class Station:
         counts: protocol messages of this process by kind, and resends.
         stalled: why the round does not go on, or empty.
         unready: says why the server cannot do its work, or empty.
-        failures: errors that nobody expects; those of the state end the process.
+        failures: errors that no code expects; those of the state end the process.
     """
 
     def __init__(self, node: Node, limits: Limits) -> None:
