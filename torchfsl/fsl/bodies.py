@@ -40,7 +40,7 @@ class Addressee(Protocol):
 
 
 class Body:
-    """What one kind of message says."""
+    """The contents of one kind of message."""
 
     __slots__ = ()
     __match_args__: tuple[str, ...]  # a dataclass's fields in order

@@ -1,4 +1,4 @@
-"""What a plan will cost, from the plan alone: bytes on the wire, AES blocks, server memory.
+"""Predicts costs from the plan alone: bytes on the wire, AES blocks, server memory.
 
 AES blocks are those of the kernels: trees, Conv, check, tags, proofs; the streams of roots and
 masks come on top and are small. Bytes and blocks are exact, and tested against those counted while
@@ -31,7 +31,7 @@ _LEAF_HASH_KEYS = 3
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one client and one round cost.
+    """Costs of one client and of one round.
 
     Attributes:
         upload_bytes: from a client to both servers together, headers included; in a session, in
@@ -76,7 +76,7 @@ def predict(plan: Plan, *, cores: int | None = None) -> Prediction:
 
 
 def _opening_kinds(plan: Plan) -> list[Kind]:
-    """What a server says once it has verified the reports."""
+    """Kinds of a server's messages once it has verified the reports."""
     counts = [Kind.COUNTS] if plan.opens_counts_first else []
     return [Kind.SHARE_COMMIT, *counts, Kind.SHARE]
 
@@ -166,7 +166,7 @@ def _proving_blocks(plan: Plan) -> int:
 
 
 def memory(plan: Plan, *, cores: int | None = None) -> ServerMemory:
-    """What one server holds, by what holds it and step by step of a round.
+    """Memory of one server, by holder and step by step of a round.
 
     Proofs are asked side by side, one a core; None stands for as many cores as may have one.
     """
@@ -200,7 +200,7 @@ def memory(plan: Plan, *, cores: int | None = None) -> ServerMemory:
 
 
 def lifted_bytes(plan: Plan) -> int:
-    """What a report's sums over leaves take until its proof is asked."""
+    """Bytes of a report's sums over leaves until its proof is asked."""
     statement = plan.statement
     if statement is None:
         return 0
@@ -216,7 +216,7 @@ def _permutation_bytes(m: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ServerMemory:
-    """Bytes at one server, beside its model and its optimizer's state.
+    """Bytes at one server, in addition to its model and its optimizer's state.
 
     Attributes:
         lifted: sums over leaves of reports under proofs.
@@ -254,7 +254,7 @@ class ServerMemory:
 
     @property
     def most(self) -> int:
-        """Of one server in a process of its own."""
+        """Most bytes of one server in a separate process."""
         return self.permutations + max(self._by_step(1))
 
     @property

@@ -66,7 +66,7 @@ def _numbers(plan: Plan) -> list[str]:
 
 
 def _costs(plan: Plan) -> list[str]:
-    """What a round costs each party."""
+    """Lines about the costs of a round for each party."""
     cost = predict(plan)
     later = ""
     if plan.max_epochs > 1:
@@ -158,7 +158,7 @@ def _private(plan: Plan, delta: float) -> list[str]:
 
 
 def _for_proofs(needs: ServerMemory) -> str:
-    """What proofs take, where there are any."""
+    """A text about the memory for proofs; empty without proofs."""
     if not needs.proofs:
         return ""
     return (
@@ -168,7 +168,7 @@ def _for_proofs(needs: ServerMemory) -> str:
 
 
 def _proven(plan: Plan) -> list[str]:
-    """What clients prove, and its share of the bytes."""
+    """Lines about the clients' proofs, and their share of the bytes."""
     statement = plan.statement
     if statement is None:
         return []

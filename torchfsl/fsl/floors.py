@@ -1,4 +1,4 @@
-"""What a party demands of a plan, whatever its owner says: floors, each party's own.
+"""Minimum requirements of a party for every plan, whatever its owner says.
 
 A server reads them from its settings, a client from the call or from a policy file:
 
@@ -18,7 +18,7 @@ A server reads them from its settings, a client from the call or from a policy f
     audited = true              # auditors replay the servers' shares before anything is opened
     auditors = ["...", "..."]   # public keys of both auditors: other ones are refused
 
-What is not named has its default below. Every layout lies within the cuckoo bound, always.
+Names that are missing have their defaults below. Every layout lies within the cuckoo bound, always.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ Header: TypeAlias = framing.Header[Kind]
 _WITH_MASTER_SEED: Final = frozenset(
     {Kind.TREES, Kind.TREES_COMMIT, Kind.REPORT, Kind.REPORT_COMMIT, Kind.FETCH, Kind.FETCH_COMMIT}
 )
-"""What comes from clients: nonce, then the master seed."""
+"""Kinds of messages from clients: nonce, then the master seed."""
 
 
 def master_seed_bytes(plan: Plan) -> int:
@@ -226,7 +226,7 @@ def is_one_of(data: Buffer, kinds: Container[int]) -> bool:
 
 
 def master_seed_span(data: Buffer) -> tuple[int, int] | None:
-    """Where the master seed lies in a message, for a store that wipes it; None if it has none.
+    """The place of a message's master seed, for a store that wipes it; None if it has none.
 
     Of a sealed one these are the first bytes of the encapsulated key, without which nothing opens.
     """

@@ -1,6 +1,6 @@
 """The noise of one server, on its share of a round's sums, before it commits to it.
 
-Every value of the share, zeros and lanes included, gets a draw of its own of the discrete Gaussian
+Every value of the share, zeros and lanes included, gets a separate draw of the discrete Gaussian
 N_Z(0, s**2); `privacy` says what that guarantees.
 """
 

@@ -87,7 +87,7 @@ def loss(where: Floats, multiplier: float, rate: float) -> Floats:
 
 
 def _tail(deviations: Floats) -> Floats:
-    """What a normal distribution weighs beyond so many standard deviations."""
+    """The weight of a normal distribution beyond so many standard deviations."""
     special = importlib.import_module("scipy.special")
     weights: Floats = special.ndtr(-deviations)
     return weights

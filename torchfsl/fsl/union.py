@@ -175,7 +175,7 @@ def segment_with_trees(plan: Plan, name: str) -> TreeSegment:
 
 @dataclass(frozen=True, slots=True)
 class UnionAdvice:
-    """What a union costs and saves, a client or a server, over `rounds` rounds on it.
+    """Costs and savings of a union, per client or server, over `rounds` rounds on it.
 
     Attributes:
         rounds: rounds with one union.

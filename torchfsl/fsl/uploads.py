@@ -20,7 +20,7 @@ from torchfsl.fsl.plan.statement import Statement, proof_private_bytes, proof_pu
 
 
 class Upload(Body):
-    """What a server files of one client, from itself or relayed: heads, and what they are for.
+    """A server's file of one client, from itself or relayed: heads, and what they are for.
 
     `seed` of those that come from a client is the server's master seed as it travels, sealed under
     plans with server keys; `tag` shows that all of it is from whoever drew the seed, see
@@ -164,7 +164,7 @@ FETCHES: Final[dict[Kind, type[FetchBody] | type[FetchCommit] | type[FetchRelay]
     Kind.FETCH_COMMIT: FetchCommit,
     Kind.FETCH_RELAY: FetchRelay,
 }
-"""What a server takes without a round, by kind."""
+"""Bodies that a server takes without a round, by kind."""
 
 AnyTrees: TypeAlias = TreesBody | TreesCommit | TreesRelay
 AnyReport: TypeAlias = ReportBody | ReportCommit | ReportRelay
@@ -172,7 +172,7 @@ UPLOADS: Final[dict[Kind, type[AnyTrees] | type[AnyReport]]] = {
     body.kind: body
     for body in (TreesBody, TreesCommit, TreesRelay, ReportBody, ReportCommit, ReportRelay)
 }
-"""What a server files, by kind."""
+"""Bodies that a server files, by kind."""
 
 
 def early_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:

@@ -57,7 +57,7 @@ def _moment(
     new: Mapping[str, Array],
     optimizer: ServerOptimizer,
 ) -> Array:
-    """What the optimizer keeps of a tensor, with the new rows as if they had always been there."""
+    """The optimizer's state of a tensor, with the new rows as if they had always been there."""
     kind, _, name = key.partition("/")
     if not name:
         return moment

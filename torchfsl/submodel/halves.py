@@ -46,7 +46,7 @@ def widen(halves: Halves, kind: Download, dtype: str) -> Array:
 
 
 def as_heard(values: Array, kind: Download) -> Array:
-    """What clients hear of a tensor's values: a copy in its own dtype."""
+    """A tensor's values as clients receive them: a copy in its own dtype."""
     if kind == "full":
         return values.copy()
     return widen(narrow(values, kind), kind, values.dtype.name)

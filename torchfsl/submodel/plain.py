@@ -102,8 +102,8 @@ class PlainSum:
 class Plain:
     """Adds the quantised updates in int64, in the clear. Bytes are those of raw indices and values.
 
-    What is opened is what the plan lets servers open: the lane, if it has one, and no values that
-    fewer than `min_contributors` clients sent. A client may report as often as the plan says.
+    It opens what the plan lets servers open: the lane, if it has one, and no values that fewer than
+    `min_contributors` clients sent. A client may report as often as the plan says.
 
     Args:
         plan: any protocol's; gives segments, budgets, encoding, lane and weights.

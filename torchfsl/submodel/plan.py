@@ -1,4 +1,4 @@
-"""What a task's parties agree on whatever the protocol: segments, encoding, cohort, lane, noise.
+"""The agreement of a task's parties, of any protocol: segments, encoding, cohort, lane, noise.
 
 A protocol's own plan extends `SubmodelPlan` by how it lays the segments out. The digest covers
 every field of the plan at hand and binds the messages. Nothing depends on a client's data.
@@ -27,7 +27,7 @@ Lane = Literal["none", "count", "weight"]
 Clip = Literal["whole", "clip", "normalise"]
 
 LANES: Final[tuple[Lane, ...]] = ("none", "count", "weight")
-"""What may be opened beside the sums."""
+"""Lanes that may be opened in addition to the sums."""
 CLIPS: Final[tuple[Clip, ...]] = ("whole", "clip", "normalise")
 """How clients keep `l2_bound`."""
 MAX_BOUND: Final = 1 << 62

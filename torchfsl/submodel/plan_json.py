@@ -34,7 +34,7 @@ def read_plan(
         text: at most 16 MiB.
         own: the constructor's arguments for fields of the protocol that JSON has in another form.
         segment: the protocol's segment.
-        counts: fields of that segment, beside those of `Segment`, that are whole numbers.
+        counts: fields of that segment, in addition to `Segment`'s, that are whole numbers.
 
     Raises:
         DecodeError: not canonical JSON of a valid plan.

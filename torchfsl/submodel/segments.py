@@ -1,4 +1,4 @@
-"""What is learnt: tensors, and segments of them with one policy each, whatever the protocol.
+"""Tensors to be learnt, and segments of them with one policy each, whatever the protocol.
 
 A protocol adds to a `Segment` how it lays the positions out (`fsl.plan.layout` is one such place).
 """

@@ -245,7 +245,7 @@ def _sent(segment: Segment, values: Array) -> Array:
 
 
 class _Change:
-    """What the sums of a round say of one tensor, made as it is asked for."""
+    """The change of one tensor by the sums of a round, made as it is asked for."""
 
     def __init__(
         self, plan: SubmodelPlan, segment: Segment, opened: Opened, reduce: str, first: int
@@ -285,7 +285,7 @@ class _Change:
         return total / (divisor if isinstance(divisor, float) else divisor[:, None])
 
     def _divisor(self, positions: slice | Indices) -> float | Float64:
-        """What sums are divided by: one number, or one a position."""
+        """The divisor of sums: one number, or one per position."""
         if self._reduce == "sum":
             return 1.0
         if self._segment.is_dense:

@@ -1,8 +1,8 @@
-"""What a server does with an aggregate: optimizers with the same bits at both servers.
+"""Optimizers of a server, which take aggregates: bit-identical at both servers.
 
 One correctly rounded IEEE operation at a time (+, -, *, /, sqrt on float64), which NumPy never
 fuses; see `server_model`. `ServerLazyAdam`, `ServerFTRL` and `ServerRowAdagrad` leave rows alone
-that nobody sends.
+that no client sends.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Stateful(ServerOptimizer):
         """Rounds are not counted."""
 
     def _arrays(self, name: str, size: int) -> tuple[Float64, ...]:
-        """What is kept of a parameter; zeros at first."""
+        """The state of a parameter; zeros at first."""
         if name not in self._kept:
             self._kept[name] = tuple(np.zeros(size) for _ in self.kinds)
         return self._kept[name]

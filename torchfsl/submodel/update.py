@@ -213,7 +213,7 @@ def _reals(segment: Segment, part: RawSegment, count: int) -> Float64:
 def _round(
     plan: SubmodelPlan, reals: Mapping[str, Float64], seed: bytes | None, attempt: int
 ) -> tuple[dict[str, Whole], ClipReport]:
-    """Quantise every segment, with coins of its own for every segment and attempt."""
+    """Quantise every segment, with separate coins for every segment and attempt."""
     whole: dict[str, Whole] = {}
     report = ClipReport(0, 0, 0.0)
     for segment in plan.segments:
@@ -313,5 +313,5 @@ def _check_part(segment: Segment, part: object) -> None:
 
 
 def _is_int64(array: object) -> bool:
-    """A plain array: subclasses, masked arrays for one, have an arithmetic of their own."""
+    """A plain array: subclasses, masked arrays for one, have a different arithmetic."""
     return type(array) is np.ndarray and array.dtype == np.int64

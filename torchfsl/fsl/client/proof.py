@@ -23,7 +23,7 @@ from torchfsl.types import Bytes, Whole
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a report carries, by segment. Secret.
+    """The values that a report carries, by segment. Secret.
 
     Attributes:
         values: `[num_trees, lanes + tau, l/8]`, of segments with trees.
@@ -103,7 +103,7 @@ _Vectors = tuple[dict[str, Whole], dict[str, Whole]]
 def _values(
     statement: Statement, trees: ClientTrees, context: ReportContext, sent: Sent
 ) -> tuple[_Vectors, list[_Vectors]]:
-    """What is carried, and both parties' lifted shares of it."""
+    """The carried values, and both parties' lifted shares of them."""
     true: _Vectors = ({}, {})
     shares: list[_Vectors] = [({}, {}), ({}, {})]
     width = statement.ring_bits // 8
@@ -127,7 +127,7 @@ def _values(
 
 
 def _in_slots(segment: TreeSegment, slots: dpf.Positions, values: Bytes) -> Whole:
-    """Values `[num_trees, n, l/8]` at the selected slots, zeros beside: `[num_trees, 2**nu, n]`."""
+    """Values `[num_trees, n, l/8]` at the selected slots, else zeros: `[num_trees, 2**nu, n]`."""
     whole = ring.to_int64(values)
     placed = np.zeros((segment.num_trees, 1 << segment.nu, whole.shape[1]), dtype=np.int64)
     placed[np.arange(segment.num_trees), slots.astype(np.int64)] = whole
@@ -135,7 +135,7 @@ def _in_slots(segment: TreeSegment, slots: dpf.Positions, values: Bytes) -> Whol
 
 
 def _slack(statement: Statement, true: _Vectors, weight: int) -> Whole:
-    """What is left of every bound, as the roots of four squares; and the weight."""
+    """The rest of every bound, as the roots of four squares; and the weight."""
     proven = statement.proven
     unit = weight if proven.weighted else 1
     blank = statement.vector(*true, np.zeros(statement.num_slack, dtype=np.int64))

@@ -186,7 +186,7 @@ class ClientRound(AbortsOnError):
         return self.receipt()
 
     def receipt(self) -> Receipt:
-        """What the round has cost so far; its phases are the kinds of messages."""
+        """The round's costs so far; its phases are the kinds of messages."""
         return self._traffic.receipt(self._unmatched)
 
     # --- what the methods above are made of ---------------------------------------------------

@@ -174,7 +174,7 @@ def match(choices: Slots, num_bins: int) -> Indices:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the rows of one client went. Secret: it depends on the selected rows.
+    """The bins of one client's rows. Secret: it depends on the selected rows.
 
     Attributes:
         item: `int64[num_bins + stash]`, the item (position in `indices`) of a tree, -1 if dummy.

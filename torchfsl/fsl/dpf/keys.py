@@ -24,7 +24,7 @@ FETCH_ROUND: Final = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class TreeContext:
-    """What a client's trees are bound to. All public.
+    """The context that a client's trees are bound to. All public.
 
     Attributes:
         plan: the task; its digest covers version, suite, session and every parameter.
@@ -82,12 +82,12 @@ class TreeContext:
         return kdf.derive(master_seed, kdf.LABEL_ANSWER, context)
 
     def seal_info(self, party: int) -> bytes:
-        """What a master seed that is sealed to a party's public key is bound to."""
+        """The bytes that bind a master seed which is sealed to a party's public key."""
         client = self.client.to_bytes(8, "little")
         return kdf.frame(kdf.LABEL_SEED, self.plan.digest, bytes([party]), client, self.nonce)
 
     def commitment(self, *public_part: bytes | memoryview) -> bytes:
-        """What the client tells the other server about the trees: `kdf.digest`, 32 bytes.
+        """The client's commitment to the trees, for the other server: `kdf.digest`, 32 bytes.
 
         The public part may come in pieces, cut anywhere; it is empty if there are none.
         """
@@ -98,7 +98,7 @@ class TreeContext:
         return kdf.digest(kdf.LABEL_COMMITMENT, b"fetch", self.encoded, pieces=public_part)
 
     def upload_tag(self, master_seed: bytes, party: int, *digests: bytes) -> bytes:
-        """What shows a server that an upload is from whoever drew its master seed; 16 bytes.
+        """The tag that ties an upload to the party that drew its master seed; 16 bytes.
 
         `digests` are those of all else in it: the commitment, and of a report's masked values.
         """
@@ -126,7 +126,7 @@ class CarryKeys(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportContext:
-    """What one report (one epoch's hints and dense shares) is bound to. All public.
+    """The context that one report (one epoch's hints and dense shares) is bound to. All public.
 
     Attributes:
         trees: the context of the trees under the hints.
@@ -191,7 +191,7 @@ class ReportContext:
         return kdf.stream(key, plan.dense_bytes(segment)).reshape(-1, plan.ring_bytes(segment))
 
     def commitment(self, *public_part: bytes | memoryview) -> bytes:
-        """What the client tells the other server about the report: `kdf.digest`, 32 bytes.
+        """The client's commitment to the report, for the other server: `kdf.digest`, 32 bytes.
 
         The public part may come in pieces, cut anywhere; it is empty if there are none.
         """

@@ -137,7 +137,7 @@ def digest_rows(
 def _placed_digests(
     plan: Plan, segment: TreeSegment, key: bytes, rows: Bytes, tables: list[Bytes]
 ) -> list[Bytes]:
-    """Where a block is a row: each row's digest is made once, and brought to where the row lies."""
+    """If a block is a row: each row's digest is made once, and brought to the row's place."""
     own: Bytes = kernels().row_digests(key, np.ascontiguousarray(rows), num_threads())
     no_row = kernels().row_digests(key, np.zeros((1, segment.row_bytes), dtype=np.uint8))
     bins = [

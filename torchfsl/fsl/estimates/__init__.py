@@ -1,4 +1,4 @@
-"""What a round takes: `estimate` (counts over rates), `measuring` (rates, from small rounds).
+"""Estimates of a round: `estimate` (counts over rates), `measuring` (rates, from small rounds).
 
 Invariant: bytes and memory are counted, never measured; nothing is allocated for the plan asked of.
 """

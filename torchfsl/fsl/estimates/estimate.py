@@ -1,4 +1,4 @@
-"""What a round will take: bytes, core-hours, memory, disk, machines, money.
+"""Estimates a round's bytes, core-hours, memory, disk, machines, money.
 
 Bytes and memory are counted (`torchfsl.fsl.costs`); seconds are counts over rates, measured on this
 machine or given. Of both servers the mean is told: which of them gets a client's long messages is

@@ -8,7 +8,7 @@ they still do, by sharing its caches. Proofs take each party `fixed + values x e
 AES blocks, fitted to rounds of two sizes with and without them.
 
 A server has one client after the other. A client trains between two rounds, which leaves nothing of
-the last one in the caches: so clients are measured in rounds of their own, with empty caches.
+the last one in the caches: so clients are measured in separate rounds, with empty caches.
 """
 
 from __future__ import annotations

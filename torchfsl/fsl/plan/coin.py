@@ -26,7 +26,7 @@ Coins = tuple[bytes, bytes]
 
 
 def template_of(plan: Plan) -> bytes:
-    """What coins are tossed for: 32 bytes that name everything of the plan but its hash seed."""
+    """32 bytes that name all of the plan except the hash seed, for which coins are tossed."""
     return dataclasses.replace(plan, hash_seed=_NO_SEED).digest
 
 

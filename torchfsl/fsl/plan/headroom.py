@@ -1,4 +1,4 @@
-"""Room in the ring for what clients can send, beside what honest ones do.
+"""Room in the ring for what clients can send, in addition to what honest ones do.
 
 Every plan has room for honest sums, up to the clip. One client's row, in R trees, can reach sqrt(R)
 times its proven bound, and a lane R weights: where so many clients could take a sum out of its
@@ -63,7 +63,7 @@ def with_headroom(plan: Plan, *, advises: bool = True) -> Plan:
 
 
 def _remedies(plan: Plan, segment: TreeSegment, rows: int, room: int, least: int) -> str:
-    """What helps; a smaller bound where one remains that rounding keeps (`least` values)."""
+    """Remedies; a smaller bound if one remains that rounding keeps (`least` values)."""
     weight = plan.max_clients * plan.max_weight
     check = functools.partial(with_headroom, advises=False)
     ways = [*encodings_that_pass(plan, check), "fewer clients"]

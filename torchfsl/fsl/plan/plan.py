@@ -297,7 +297,7 @@ def _check_payload(plan: Plan) -> None:
 
 
 def _check_proofs(plan: Plan) -> None:
-    """Refuse what nobody can prove anything about; what remains makes a `statement`."""
+    """Refuse plans about which no client can prove anything; others make a `statement`."""
     if plan.proofs not in PROOFS:
         raise ParameterError(
             f"proofs is {plan.proofs!r}; choose one of {PROOFS}", code="unknown-option"

@@ -179,7 +179,7 @@ def _rings(encoding: FixedPoint, segments: Iterable[TreeSegment]) -> frozenset[i
 def default_proofs(
     rings: frozenset[int], lane: Lane, l2_bound: int, segments: tuple[TreeSegment, ...]
 ) -> Proofs:
-    """What clients prove where nobody has chosen: the most that a plan can have.
+    """The clients' proofs if the caller has chosen none: the most that a plan can have.
 
     `norm` where values have a bound, else `lanes` where counts or weights are opened. `none` in
     rings above 48 bits, without trees or their check words, and where nothing is bounded.

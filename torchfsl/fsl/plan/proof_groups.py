@@ -1,10 +1,10 @@
-"""What is proven under a plan, as groups of values: which, how many, how large they may be.
+"""Groups of values that are proven under a plan: which, how many, how large they may be.
 
 Everything is public. A group's values begin a new call of the proof (`crypto.flp`), so that it
 gives the sum of their squares. In order:
 
-    norm    all values of segments without a bound of their own, and slack of the whole norm;
-    norm    by segment, of one that has a bound of its own;
+    norm    all values of segments without a separate bound, and slack of the whole norm;
+    norm    by segment, of one that has a separate bound;
     own     its slack;
     weight  the client's weight w; range: its slack; claim: by dense segment the weight there;
     lane    by segment, of all slots; slack: that of k_max.
@@ -44,7 +44,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """What is proven, and of what.
+    """A proven bound, and its values.
 
     Attributes:
         trees: segments with trees, in plan order; `dense`: the others.

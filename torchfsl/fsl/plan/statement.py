@@ -1,4 +1,4 @@
-"""What a report proves of its values, and how: everything that follows from the plan alone.
+"""The statement that a report proves of its values: everything that follows from the plan alone.
 
 The servers' shares of a report's values are read as signed integers (`dpf.lifts`), which add up to
 the values but for a few wraps that `num_carries` trees correct. Of these integers is proven
@@ -47,7 +47,7 @@ from torchfsl.types import Whole
 Proofs = Literal["none", "lanes", "norm"]
 
 PROOFS: Final[tuple[Proofs, ...]] = ("none", "lanes", "norm")
-"""What a plan may have its clients prove."""
+"""Proofs that a plan may ask of its clients."""
 
 MAX_RING_BITS: Final = 48
 """Sums over wider values could pass the field's modulus."""
@@ -61,7 +61,7 @@ CARRY_BITS: Final = 56
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is proven under one plan; public.
+    """The statement that is proven under one plan; public.
 
     Attributes:
         proven: what, and of what.
@@ -123,7 +123,7 @@ class Statement:
 
     @property
     def public_bytes(self) -> int:
-        """What a report's public part gains: carry trees and their hints."""
+        """Bytes that a report's public share gains: carry trees and their hints."""
         return self.carries.tree_bytes + self.carry_hint_bytes
 
     @property
@@ -143,7 +143,7 @@ class Statement:
 
     @property
     def private_bytes(self) -> int:
-        """What the masked part of a report gains: slack, then field elements."""
+        """Bytes that the masked part of a report gains: slack, then field elements."""
         return self.slack_bytes + ELEMENT_BYTES * self.num_elements
 
     @property
@@ -194,7 +194,7 @@ class Statement:
     def inputs(
         self, parts: Sequence[tuple[Whole, int]], sums: Sequence[int], bits: Sequence[int]
     ) -> Inputs:
-        """What the proof takes: vectors with scales laid into calls, sums E, and bits."""
+        """Inputs of the proof: vectors with scales laid into calls, sums E, and bits."""
         arity = self.shape.arity
         tail = [sums[i : i + arity] for i in range(0, len(sums), arity)]
         tail += [[bit] for bit in bits]
@@ -239,17 +239,17 @@ class Statement:
 
 
 def proof_public_bytes(statement: Statement | None) -> int:
-    """What a report's public part has for it, behind the hints."""
+    """Bytes of a report's public share for it, behind the hints."""
     return 0 if statement is None else statement.public_bytes
 
 
 def proof_private_bytes(statement: Statement | None) -> int:
-    """What a report has for it behind the masked dense values."""
+    """Bytes of a report for it, behind the masked dense values."""
     return 0 if statement is None else statement.private_bytes
 
 
 def verdict_bytes(statement: Statement | None) -> int:
-    """What a server says of one report: the fold, and of the proof what it opens."""
+    """Bytes of a server's verdict on one report: the fold, and the opened part of the proof."""
     return FOLD_BYTES + (0 if statement is None else ELEMENT_BYTES * statement.said_elements)
 
 

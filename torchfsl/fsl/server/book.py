@@ -235,7 +235,7 @@ class ReportBook:
         return report if report is not None and report.is_complete else None
 
     def forget_messages(self) -> None:
-        """What they hold has been added up; only trees that outlive the round stay."""
+        """Their contents have been added up; only trees that outlive the round stay."""
         for report in self._reports.values():
             report.public, report.masked = None, ()
             if self._plan.max_epochs == 1:

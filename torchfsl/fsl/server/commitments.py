@@ -47,7 +47,7 @@ class RowCommitments:
         self._plan, self._head = plan, (set_digest, bytes([party]))
 
     def root(self, leaves: Mapping[str, Bytes]) -> bytes:
-        """What fixes all leaves."""
+        """The digest that fixes all leaves."""
         return kdf.digest(
             kdf.LABEL_ROW_ROOT, *self._head, pieces=[leaf.data for leaf in leaves.values()]
         )

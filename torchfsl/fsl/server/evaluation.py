@@ -1,4 +1,4 @@
-"""What a server computes from reports: answers, folds of the check, its share of the sums."""
+"""Computes from reports: a server's answers, folds of the check, its share of the sums."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from torchfsl.submodel.server_model import ServerModel
 
 @dataclass(slots=True)
 class _Fetch:
-    """What has arrived of one client's fetch. Holds a secret."""
+    """The arrived parts of one client's fetch. Holds a secret."""
 
     context: TreeContext
     seed: bytes = field(repr=False)

@@ -32,11 +32,11 @@ from torchfsl.fsl.uploads import (
 )
 
 Own: TypeAlias = TreesBody | TreesCommit | ReportBody | ReportCommit
-"""What a client sends a server itself."""
+"""Bodies that a client sends a server itself."""
 
 
 class Identity(NamedTuple):
-    """What tells a message from another one of its client, kind and round.
+    """Tells a message from another one of its client, kind and round.
 
     `fingerprint` of the message; `digests` that its tag covers. These are, in order, the digest of
     the part that went to the other server alone (under `audit`), the commitment to its public part,
@@ -49,7 +49,7 @@ class Identity(NamedTuple):
 
 
 def arrivals(report: Report, body: AnyTrees | AnyReport) -> Arrivals:
-    """What the body belongs to: the client's trees or its report."""
+    """The arrivals that the body belongs to: the client's trees or its report."""
     return report.trees if isinstance(body, AnyTrees) else report
 
 
@@ -115,7 +115,7 @@ def check_relay(report: Report, part: Arrivals) -> None:
 def _file_own(
     report: Report, body: Own, into: Arrivals, identity: Identity, key: SealKey | None
 ) -> None:
-    """What comes with a client's own message: nonces, master seed, commitment, masked values."""
+    """Take from a client's own message nonces, master seed, commitment, masked values."""
     trees = report.trees
     if trees.seed_sent not in (None, body.seed) or trees.nonce not in (b"", body.nonce):
         report.reject("nonce or master seed are not those of its trees")

@@ -49,7 +49,7 @@ class LoadedReport:
         return self._trees[segment.name]
 
     def contribution(self, segment: TreeSegment) -> Contribution:
-        """What the segment's accumulator takes."""
+        """The input of the segment's accumulator."""
         report, trees = self.report, self.trees(segment)
         assert report.public is not None
         hints = np.frombuffer(uploads.hints(report.plan, report.public)[segment.name], np.uint8)

@@ -40,7 +40,7 @@ _CHUNK: Final = 1 << 17
 
 
 class Opening:
-    """What one server holds and is told between closing a round and opening its sums.
+    """The state of one server between closing a round and opening its sums.
 
     Attributes:
         coin: this server's half of the key of the check.

@@ -1,4 +1,4 @@
-"""What a server says of a report's proof, from its share alone, and whether both say yes.
+"""A server's verdict on a report's proof, from its share alone, and whether both agree.
 
 A proof is asked at one point, ever: the point follows from the key of the check, which the coins
 of both servers and the agreed set make, and a report is in one round's set once.
@@ -51,7 +51,7 @@ class Questions:
         self._masks: FoldMasks = checks.fold_masks(self._statement.carries, verify_key)
 
     def verdict(self, fold: bytes, loaded: LoadedReport, threads: int = 0) -> bytes:
-        """What this server says of a report whose trees have this fold."""
+        """This server's verdict on a report whose trees have this fold."""
         carries, opened = self.ask(loaded, threads)
         whole = int.from_bytes(fold, "little") ^ carries
         return whole.to_bytes(FOLD_BYTES, "little") + opened
@@ -87,7 +87,7 @@ class Questions:
     def _of_weights(
         self, client: int, parts: list[tuple[Whole, int]], proof: Words
     ) -> tuple[Words, int]:
-        """What is opened of the proof of weights, and this server's share of its output."""
+        """The opened part of the proof of weights, and this server's share of its output."""
         statement = self._statement
         if statement.same is None:
             return field128.words([]), 0

@@ -2,11 +2,11 @@
 
 A sum of n honest reports lies in +-n * max_weight * q_max, a lane in 0 .. n * max_weight, each with
 the noise's tail, and without noise no value exceeds its lane times q_max. One client, or a server
-that alters what it relays, can push positions out of that. What is opened then would tell who holds
+that alters what it relays, can push positions out of that. The opened value would tell who holds
 the position, or freeze it, or move it by more than the clip; so the whole position becomes zero.
 Within the range a lying client still adds what it likes, as in any sum.
 
-Where clients have proven a bound, what is beyond the range is cut to its end instead (`cut`): a
+If clients have proven a bound, values beyond the range are cut to its end instead (`cut`): a
 proven count exceeds the number of clients only by a row that a liar has put into several trees, and
 proven values only by that liar's norm. To zero such rows would let it erase what all others sent.
 """

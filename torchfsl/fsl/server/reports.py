@@ -1,4 +1,4 @@
-"""What a server knows of one client: its trees, which may outlive rounds, and its report."""
+"""A server's record of one client: its trees, which may outlive rounds, and its report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchfsl.fsl.plan.plan import Plan
 
 @dataclass(slots=True, kw_only=True)
 class Arrivals:
-    """What has arrived of one public part, from the client and from the peer.
+    """The arrived pieces of one public share, from the client and from the peer.
 
     Attributes:
         nonce: of the trees, as the client sent it here.
@@ -41,7 +41,7 @@ class Arrivals:
 
     @property
     def nonces(self) -> bytes:
-        """What a relay must repeat: every nonce that the client sent here."""
+        """The bytes that a relay must repeat: every nonce that the client sent here."""
         return self.nonce
 
 
@@ -64,7 +64,7 @@ class TreeRecord(Arrivals):
     verified: bool = False
 
     def context(self, plan: Plan, client: int, nonce: bytes) -> TreeContext:
-        """What the keys of trees with this nonce are bound to."""
+        """The context that the keys of trees with this nonce are bound to."""
         return TreeContext(plan, self.opening_round, client, nonce)
 
 
@@ -120,12 +120,12 @@ class Report(Arrivals):
 
     @property
     def tree_context(self) -> TreeContext:
-        """What the early trees' keys are bound to."""
+        """The context that the early trees' keys are bound to."""
         return self.trees.context(self.plan, self.client, self.trees.nonce)
 
     @property
     def context(self) -> ReportContext:
-        """What the keys of a report that is here are bound to."""
+        """The context that the keys of a report that is here are bound to."""
         assert self.nonce
         return self.context_of(self.nonce, self.hint_nonce)
 

@@ -103,7 +103,7 @@ _BY_PLAN: Final[WeakValueDictionary[bytes, _Bins]] = WeakValueDictionary()
 def _bins_with(
     plan: Plan, rows: Mapping[str, Bytes], model_rows: bytes, own: _Bins | None
 ) -> _Bins:
-    """Bins that hold the rows: shared, or laid out in memory that nobody reads, or new."""
+    """Bins that hold the rows: shared, or laid out in memory that no one reads, or new."""
     shared = _BY_PLAN.get(plan.digest)
     if shared is not None and shared.readers and shared.hold(plan, rows, model_rows):
         return shared

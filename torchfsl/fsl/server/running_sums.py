@@ -158,7 +158,7 @@ class RunningSums:
     def _keep(self, reports: list[Report], segment: TreeSegment, lifted_sums: Whole) -> None:
         """Note sums over leaves `[parts, reports, ...]`; beyond a window of memory in a file.
 
-        Where the file cannot be written they are not kept, and made once more when asked for.
+        If the file cannot be written they are not kept, and made once more when asked for.
         """
         signed = -lifted_sums if self._party else lifted_sums
         try:

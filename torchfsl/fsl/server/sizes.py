@@ -1,4 +1,4 @@
-"""What a server holds in memory for a plan, and what it does where that is much.
+"""The memory of a server for a plan, and ways to need less.
 
 Working memory is kept between rounds up to `KEPT_BYTES`, since memory that is new to a process
 comes page by page. Beyond that tables are given back when a round takes no more messages and
@@ -26,7 +26,7 @@ ASKED_BYTES: Final = 1 << 28
 """What asking proofs side by side may take; one alone takes what it needs."""
 
 _OF_ANY_PROOF: Final = 3 << 15
-"""Asking one takes about this beside what grows with the plan."""
+"""Asking one takes about this, in addition to what grows with the plan."""
 
 _LEAN_WINDOW: Final = 16
 """Reports in a window from which on it pays to gather after each: a few hundredths of its work."""

@@ -13,7 +13,7 @@ from torchfsl.submodel.server_model import ServerModel
 
 
 class RoundState(Enum):
-    """Where a server stands in a round."""
+    """The states of a server in a round."""
 
     IDLE = "idle"
     OPENING = "opening"
@@ -29,7 +29,7 @@ class RoundState(Enum):
 
 
 class Step(Enum):
-    """What a server does in a round, with the states before and after: methods of `Server`.
+    """Steps of a server in a round, with the states before and after: methods of `Server`.
 
         step         the peer has sent   this server sends   before      after
         open_round                       ROUND_STATE         IDLE        OPENING

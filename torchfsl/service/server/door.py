@@ -270,8 +270,8 @@ class Door:
 def remove_abandoned(temporary: Path) -> None:
     """Delete the folders of doors whose processes were killed.
 
-    A door holds a lock on its folder, which ends with its process, however that ends. What is not
-    a door's, another user's or too new to be locked yet is left alone.
+    A door holds a lock on its folder, which ends with its process, however that ends. Folders that
+    are not a door's, or another user's, or too new to be locked yet are left alone.
     """
     for folder in temporary.glob(f"{_PREFIX}*"):
         try:
@@ -290,7 +290,7 @@ def _hold(folder: Path) -> int:
     """Lock a folder of this user; its descriptor, with which the lock ends.
 
     Raises:
-        OSError: somebody holds it, or it is no folder of this user.
+        OSError: if another process holds it, or this user does not own the folder.
     """
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

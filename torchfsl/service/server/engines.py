@@ -1,8 +1,8 @@
-"""What computes from reports: this process, or an engine that `--engine` names.
+"""Chooses what computes from reports: this process, or an engine that `--engine` names.
 
 An engine stands above the service, which must not know it: it is loaded by its name when it is
-asked for, and by nobody else. A server without `--engine` never loads a framework; who asks what
-shards would take loads none either.
+asked for, and at no other time. A server without `--engine` never loads a framework; a user who
+asks what shards would take loads none either.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Where a server's evaluation runs.
+    """Settings of the place in which a server's evaluation runs.
 
     Attributes:
         url: of the engine, its scheme says which; empty for this process.
@@ -42,7 +42,7 @@ class EngineSettings:
 
 
 def make_evaluator(settings: EngineSettings, tls: TlsFiles, party: int) -> MakeEvaluator:
-    """What makes the server's evaluator.
+    """The function that makes the server's evaluator.
 
     Raises:
         ParameterError: the engine cannot be used so; see there.
@@ -55,7 +55,7 @@ def make_evaluator(settings: EngineSettings, tls: TlsFiles, party: int) -> MakeE
 
 
 def examine(settings: EngineSettings, tls: TlsFiles, party: int) -> str:
-    """What the engine has, for `torchfsl doctor`; raises as `make_evaluator`."""
+    """A text about the engine for `torchfsl doctor`; raises as `make_evaluator`."""
     return str(_home(settings).examine(**_arguments(settings, tls, party)))
 
 

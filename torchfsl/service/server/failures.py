@@ -1,4 +1,4 @@
-"""What a server does about errors that nobody expects: its disk ends it, anything else shows.
+"""Handles errors that no code expects: one of the disk ends the server, any other shows.
 
 A state that cannot be written leaves memory ahead of the disk, and nothing may leave a server that
 is not on its disk. So the process ends there and then: no answer, no clean-up. Started again it
@@ -30,7 +30,7 @@ EXIT_STATE_REFUSED: Final = 65
 """When the state must not be used, see `LedgerError` (`EX_DATAERR`): a person has to look."""
 
 STATE_ERRORS: Final = (OSError, sqlite3.Error, StoreDamaged)
-"""What the disk, or a want of descriptors, makes of a call to the state."""
+"""Errors of a call to the state if the disk fails or descriptors run out."""
 
 
 class Failures:
@@ -59,7 +59,7 @@ class Failures:
         self._stopping = True
 
     def take(self, kind: str, error: BaseException) -> None:
-        """Note an error that is no `Error`; one of the state ends the process."""
+        """Note an error that is not an `Error`; one of the state ends the process."""
         network = isinstance(error, TimeoutError | ConnectionError)
         if isinstance(error, STATE_ERRORS) and not network:
             self.end(error)

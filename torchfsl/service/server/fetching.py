@@ -32,8 +32,8 @@ T = TypeVar("T")
 class FetchDesk:
     """The fetches under way at one server, at most one a client.
 
-    Trees that wait for the other server have a budget of their own: with the common one, two
-    servers whose clients filled it would wait for each other.
+    Trees that wait for the other server have a separate budget: with the common one, two servers
+    whose clients filled it would wait for each other.
     """
 
     def __init__(self, station: Station, link: PeerLink) -> None:
@@ -87,7 +87,7 @@ class FetchDesk:
         await stream.send(b"")
 
     async def _take_trees(self, header: Header, data: bytes) -> Kind:
-        """At the server of the public parts: hand them to the peer."""
+        """At the server of the public shares: hand them to the peer."""
         client = header.client
 
         def take(server: Server) -> bytes:
@@ -123,7 +123,7 @@ class FetchDesk:
         return Kind.FETCH_ANSWER
 
     async def _commitment_of(self, client: int) -> asyncio.Future[None]:
-        """What waits for the relay, once the client's commitment is here."""
+        """The future that waits for the relay, once the client's commitment is here."""
         try:
             async with asyncio.timeout(self._station.limits.peer_seconds), self._committed:
                 await self._committed.wait_for(lambda: client in self._relayed)
@@ -133,7 +133,7 @@ class FetchDesk:
 
     @contextlib.asynccontextmanager
     async def _one_of(self, client: int) -> AsyncIterator[None]:
-        """Be the client's only fetch; nothing of it is left behind."""
+        """Be the client's only fetch; it leaves no trace behind."""
         if client in self._busy:
             raise Overloaded(f"client {client} has a fetch under way: finish it first")
         self._busy.add(client)

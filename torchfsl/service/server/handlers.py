@@ -1,4 +1,4 @@
-"""What a server answers, by who asks. A handler reads, calls, and writes; nothing else.
+"""A server's answers, by role of the caller. A handler reads, calls, and writes; nothing else.
 
 Everybody           Info, Plan, Certificate
 clients             Model, Retrieve, Answer, Upload, Submit, Fetch
@@ -116,7 +116,7 @@ class _Clients:
         }
 
     async def _model(self, caller: Identity, stream: Stream) -> None:
-        """MODEL at the server of this client's public parts, MODEL_DIGEST at the other."""
+        """MODEL at the server of this client's public shares, MODEL_DIGEST at the other."""
         fields = await stream.request(round=int)
         party = self._station.node.party
         kind = Kind.MODEL if caller.number % 2 == party else Kind.MODEL_DIGEST

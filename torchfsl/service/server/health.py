@@ -3,8 +3,8 @@
 Three questions for three kinds of asker. It *lives* while its event loop turns; a supervisor starts
 it again if not. It is *ready* unless an operator has to do something here. Whether the other server
 answers does not count: a server that is not ready is taken off the way by many a balancer, and of
-two that wait for each other on such a way neither would come back. It is *well* if its round goes
-on, too: for people and for alerts. Probes without a certificate ask by the gRPC health protocol.
+two that wait for each other on such a way neither would come back. It is *well* if its round also
+goes on: for people and for alerts. Probes without a certificate ask by the gRPC health protocol.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ _OPTIONS: Final = (
 
 
 class GrpcProbes:
-    """Answers `grpc.health.v1.Health` on a port of its own, without TLS.
+    """Answers `grpc.health.v1.Health` on a separate port, without TLS.
 
     The services "" and "torchfsl.v1" are SERVING while the server is ready, "live" while it
     answers.
 
     Args:
         address: `HOST:PORT`; port 0 takes a free one.
-        health: what is told.
+        health: the source of the answers.
 
     Attributes:
         port: once made.

@@ -19,7 +19,7 @@ from torchfsl.service.state.records import ReportLog, StoreDamaged
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server process takes on.
+    """Limits on the load of one server process.
 
     Attributes:
         bytes_in_flight: of requests that are being read or stored; more wait, which stops their
@@ -32,7 +32,7 @@ class Limits:
         calls_per_connection: streams that one connection may have open.
         connections: of everybody; fewer where this process may not open so many files.
         connections_per_client: of one certificate; beyond, the one idle longest is dropped.
-        handshakes: connections on which nobody has made a call yet, out of `connections`.
+        handshakes: connections on which no caller has made a call yet, out of `connections`.
         handshakes_per_address: of those, from one address (IPv6: one /64).
         handshake_seconds: after which a connection without a call is dropped.
         strangers_per_second: handshakes and requests of such connections at the HTTPS door, whose
@@ -83,7 +83,7 @@ class Budget:
 
     @contextlib.asynccontextmanager
     async def hold(self, size: int, whose: Identity | None = None) -> AsyncIterator[None]:
-        """Hold `size` bytes of a client, or of nobody in particular, waiting for room if need be.
+        """Hold `size` bytes of a client, or of no one in particular; wait for room if needed.
 
         Raises:
             Overloaded: there was no room in time.

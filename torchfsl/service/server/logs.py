@@ -180,7 +180,7 @@ class RecentProblems(logging.Handler):
         self._kept.append(Problem(record.created, record.levelname.lower(), text))
 
     def newest(self) -> list[Problem]:
-        """What is kept, newest first."""
+        """The kept problems, newest first."""
         return list(self._kept)[::-1]
 
 

@@ -1,8 +1,8 @@
 """One server whose every step survives a crash.
 
-Two rules carry everything. What this server says to its peer is stored before it is sent, secrets
-behind it included (coin, salt, share with its noise), so that a resend is the same bytes. What it
-is told (messages, the peer's steps) is stored before it counts. A server that is started again
+Two rules carry everything. This server stores what it says to its peer before it sends it, secrets
+behind it included (coin, salt, share with its noise), so that a resend is the same bytes. It stores
+what it receives (messages, the peer's steps) before it counts. A server that is started again
 loads the last model and goes through what is stored with the methods of `torchfsl.Server`, which
 are deterministic given those secrets, and arrives where it was. A round never opens twice: its
 number is used up when it begins, and the accepted set follows from what both servers have stored.
@@ -133,7 +133,7 @@ class Node:
     # --- the round ----------------------------------------------------------------------------
 
     def begin(self, number: int, *, expected: int = 0, closes_at: float = 0.0) -> bytes:
-        """Begin a round; this server's ROUND_STATE. The same running round again is no error.
+        """Begin a round; this server's ROUND_STATE. The same running round again does not raise.
 
         Raises:
             ProtocolError: halted, another round is running, or the number was used.

@@ -1,7 +1,7 @@
 """The status page: one server for people who look, as HTML without scripts. Numbers, no names.
 
 It shows this server, and what the other one says of itself, to whoever reaches the metrics port: so
-it holds counts of clients, never which ones, and nothing but text that is escaped. A browser
+it holds counts of clients, never which ones, and only text that is escaped. A browser
 fetches it again every few seconds.
 """
 
@@ -30,7 +30,7 @@ from torchfsl.service.state.steps import StoredState
 
 _ROUNDS: Final = 10
 _ASK_SECONDS: Final = 2.0
-"""How long either server may take to say how it is, and how long its word is good for."""
+"""How long either server may take to report its state, and how long that report counts."""
 
 
 class Overview:
@@ -150,7 +150,7 @@ code { font-size: .9em; } footer { margin-top: 2em; color: #57606a; }
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the page shows.
+    """The contents of the page.
 
     Attributes:
         infos: what server 0 and server 1 say of themselves, or why one cannot be asked.

@@ -29,9 +29,9 @@ class Passage:
     """The sockets of a connection: outside alone at first, then both ends of the way to gRPC.
 
     Args:
-        guest: whose connection it is.
+        guest: the connection's entry.
         outside: socket of the caller.
-        timer: drops the connection if nobody has called in time.
+        timer: drops the connection if no caller has called in time.
         ended: called when an end has closed; it is to call `close`.
     """
 
@@ -59,7 +59,7 @@ class Passage:
         self._timer.cancel()
 
     def close(self) -> None:
-        """One end has closed: what the other was told last may still leave."""
+        """One end has closed: bytes that are on the way to the other may still leave."""
         self._timer.cancel()
         for way in self._ways:
             way.stop()
@@ -82,7 +82,7 @@ class Passage:
                 end.close()
 
     def _left(self) -> None:
-        """What was left in one direction has gone out."""
+        """All bytes that were left in one direction have gone out."""
         if not any(way.has_rest for way in self._ways):
             self.abort()
 

@@ -1,4 +1,4 @@
-"""What one server says to the other: steps of the round, and clients' public parts."""
+"""Messages from one server to the other: steps of the round, and clients' public shares."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class PeerLink:
 
 
 class Relays:
-    """Public parts on their way to the peer; each is sent until the peer has it or refuses it."""
+    """Public shares on their way to the peer; each is sent until the peer has or refuses it."""
 
     def __init__(self, station: Station, link: PeerLink) -> None:
         self._station, self._link = station, link
@@ -210,7 +210,7 @@ class Relays:
         return task
 
     async def deliver(self, kind: Kind, round_number: int, client: int) -> None:
-        """Relay a part and wait until the peer has it; without the waiter it goes on all the same.
+        """Relay a part and wait until the peer has it; it goes on also without the waiter.
 
         The round may close between the peer's storing a part and its answer. Then the set that the
         peer announced tells: a client whose report counts is never told that it was refused, for
@@ -261,7 +261,7 @@ class Relays:
             station.counts[kind.name + " sent"] += 1
 
     def _parts(self, round_number: int, kind: Kind, client: int) -> tuple[bytes, Buffer]:
-        """What is relayed. In the node's thread."""
+        """The relayed message. In the node's thread."""
         reports = self._station.node.server.reports
         if reports.round_number != round_number:
             raise RejectedSubmission(

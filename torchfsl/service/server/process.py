@@ -66,7 +66,7 @@ class ServeSettings:
         node: limits of the state.
         limits: limits of the traffic.
         witness: see `Storage`.
-        deny: the deny list; None for nobody.
+        deny: the deny list; None denies no one.
         engine: where its evaluation runs.
         web: the HTTPS door; None for none.
     """
@@ -273,7 +273,7 @@ async def serve(
     Args:
         settings: of the process.
         ready: called with the process once it listens.
-        reread: called at SIGHUP, at which authorities and deny list are read again, too.
+        reread: called at SIGHUP, at which authorities and deny list are also read again.
     """
     keep_memory()
     stopped = asyncio.Event()
@@ -312,7 +312,7 @@ def _described(state: Mapping[str, Any]) -> Page:
 
 
 def check_addresses(settings: ServeSettings) -> None:
-    """Refuse what is no address, or the other server's where that is this one; ParameterError."""
+    """Refuse an invalid address, or one of the other server that is this one; ParameterError."""
     for name in ("listen", "peer", "metrics", "grpc_health"):
         if address := getattr(settings, name):
             try:

@@ -99,7 +99,7 @@ class RoundDriver:
         return await self.row(number)
 
     async def abandon(self, number: int, reason: str) -> dict[str, Any]:
-        """End a round unopened at both servers. Again for one that has ended so is no error.
+        """End a round unopened at both servers. Again for one that has ended so does not raise.
 
         A server 0 that has lost its state and runs no round ends what runs at server 1.
 
@@ -228,7 +228,7 @@ class RoundDriver:
         return bool(complete >= expected)
 
     def _patient(self, kind: Kind) -> Callable[[], bool]:
-        """Keep trying for ever; from the second attempt on say so in the state."""
+        """Keep trying for ever; from the second attempt on the state shows it."""
         is_again = False
 
         def still() -> bool:
@@ -309,7 +309,7 @@ class Follower:
         return ours
 
     async def end_before(self, number: int, reason: str) -> None:
-        """Server 0 has ended every round below `number`: one that still runs here ends, too."""
+        """Server 0 has ended every round below `number`: one that still runs here also ends."""
         station = self._station
         running = station.node.storage.running()
         if running is not None and running.number < number:

@@ -25,7 +25,7 @@ from torchfsl.service.state.records import StoreDamaged
 
 Method = Callable[[Identity, Stream], Awaitable[None]]
 Methods = Mapping[str, Method]
-"""What one role may call, by name."""
+"""Methods that one role may call, by name."""
 
 
 class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -35,7 +35,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         station: the server.
         trust: who may call.
         methods: by role; under None what this server's own certificate may call.
-        observer: hears of every call.
+        observer: receives every call.
         door: by which callers came.
 
     Attributes:
@@ -128,7 +128,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             await context.abort(code, str(error)[:1000], trailing_metadata=named)
 
     def _identify(self, pem: bytes) -> Identity:
-        """Whom a certificate stands for; raises NotAllowed for nobody who may call."""
+        """The party that a certificate names; raises NotAllowed if it may not call."""
         try:
             return self._trust.identify(pem)
         except ParameterError as error:

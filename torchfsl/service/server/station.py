@@ -42,7 +42,7 @@ class Station:
         stalled: why the round does not go on, or empty.
         unready: says why the server cannot do its work, or empty.
         issuers: says the digest of issuers of tokens, or empty without any.
-        failures: errors that nobody expects; those of the state end the process.
+        failures: errors that no code expects; those of the state end the process.
     """
 
     def __init__(self, node: Node, limits: Limits) -> None:

@@ -74,11 +74,11 @@ class NodeSettings:
 
 
 class Storage:
-    """What a `Node` keeps, and how it is written.
+    """The data that a `Node` keeps, and how it is written.
 
     Args:
         party: 0 or 1.
-        folder: made when missing; nobody else may read it.
+        folder: made when missing; no other user may read it.
         settings: limits.
         witness: file outside the folder, see `Witness`; beside it by default.
 
@@ -220,7 +220,7 @@ class Storage:
         return None if stored is None else Task.from_settings(json.loads(stored))
 
     def close(self) -> None:
-        """Close the ledger; the server ends because it was told to."""
+        """Close the ledger; the server ends because its operator ended it."""
         self.ledger.put_setting("ended", b"1")
         forget_log(self.ledger)
         self.ledger.close()
@@ -306,7 +306,7 @@ class Storage:
     def end_unopened(self, number: int, reason: str, server: Server) -> None:
         """Count the round as unopened and wipe its reports; a server that halts halts for good.
 
-        In memory the server is idle then. Where its share may have left it, the reason says so:
+        In memory the server is idle then. If its share may have left it, the reason names that:
         the peer may have opened the sum, so the round is spent as if it had been opened here.
         """
         if server.state not in (RoundState.IDLE, RoundState.HALTED):
@@ -330,7 +330,7 @@ class Storage:
         log.warning("round ends unopened", extra={"round": number, "reason": reason})
 
     def begin(self) -> None:
-        """What was there is good: count this start, and wipe the reports of rounds that have ended.
+        """The stored state is good: count this start, wipe the reports of rounds that have ended.
 
         Nothing of a state is changed before, so that one that is refused stays as it is.
         """
@@ -380,12 +380,12 @@ class Storage:
 
 
 def _versions(sessions: Mapping[int, TreeRecord]) -> dict[int, tuple[int, int]]:
-    """What changes when a client's trees are to be stored again."""
+    """Numbers that change when a client's trees are to be stored again."""
     return {client: (record.opening_round, record.epochs) for client, record in sessions.items()}
 
 
 def _secrets(report_log: ReportLog) -> Iterator[tuple[int, int, int]]:
-    """Where the master seeds of clients lie in the log's messages."""
+    """The places of clients' master seeds in the log's messages."""
     for position, message in enumerate(report_log):
         span = messages.master_seed_span(message)
         if span is not None:

@@ -62,7 +62,7 @@ class Stream:
     ) -> AsyncIterator[tuple[Header, bytes]]:
         """A protocol message of one of these kinds, and its bytes held while inside.
 
-        `budgets` are those of kinds that have one of their own.
+        `budgets` are those of kinds that have a separate one.
 
         Raises:
             DecodeError: the header, or more or fewer bytes than it says.
@@ -149,7 +149,7 @@ class Stream:
 
 
 class Turn(Stream):
-    """One of the calls of a conversation, as a stream of its own."""
+    """One of the calls of a conversation, as a separate stream."""
 
     def __init__(self, context: Context, limits: Limits, budget: Budget, first: bytes) -> None:
         """The first chunk is here, with the method's name in front of it."""
@@ -159,7 +159,7 @@ class Turn(Stream):
         self._has_ended = len(first) < calls.CHUNK_BYTES
 
     async def end(self) -> None:
-        """What a caller must have sent is read.
+        """Everything that a caller must have sent is read.
 
         Raises:
             DecodeError: it sent more.

@@ -1,7 +1,7 @@
-"""What a supervisor hears: that the server is ready, that it lives, that it stops.
+"""Tells a supervisor that the server is ready, that it lives, that it stops.
 
 The protocol of systemd's `sd_notify`: datagrams to the socket that `$NOTIFY_SOCKET` names. Without
-it nothing is sent. Whoever asks for signs of life (`$WATCHDOG_USEC`) gets two in each such time,
+it nothing is sent. A supervisor that wants signs of life (`$WATCHDOG_USEC`) gets two in that time,
 from the event loop that answers clients: a loop that hangs is silent.
 """
 

@@ -1,4 +1,4 @@
-"""What the servers said to each other in a round, each message once and for this round alone."""
+"""The servers' messages to each other in a round, each once and for this round alone."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Transcript:
     def check(self, plan: Plan, number: int, kind: Kind, theirs: bytes) -> None:
         """Refuse what the peer cannot mean for this step of this server. Stores nothing.
 
-        What passes is stored, and read again by a server that is started again: so elements in it
-        are looked at here, too.
+        A message that passes is stored, and read again by a server that is started again. So its
+        elements are also looked at here.
 
         Raises:
             DecodeError: malformed, of another kind or plan.

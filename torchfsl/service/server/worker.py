@@ -1,6 +1,6 @@
 """The one thread in which a server's node is called, and the memory that it uses over and over.
 
-What an executor does for a call (a lock, a condition, two futures) costs as much as many a call
+The work of an executor for a call (a lock, a condition, two futures) costs as much as many a call
 itself; here a call is an entry in a queue, and its result a callback of the event loop.
 """
 
@@ -33,7 +33,7 @@ class Worker:
         self._thread.start()
 
     async def call(self, function: Callable[[], T]) -> T:
-        """What the function returns or raises. One that nobody waits for any more is not begun.
+        """Return or raise as the function does. A call without a waiter is not begun.
 
         Raises:
             RuntimeError: the thread was stopped.

@@ -1,7 +1,7 @@
 """One server's coins on disk: what it committed to, what the peer did, and how often it was asked.
 
 See `torchfsl.fsl.plan.coin`. A coin is stored before its commitment is sent, and the peer's
-commitment before the coin is, so that neither changes, also not after a crash. Who asks for many
+commitment before the coin is, so that neither changes, also not after a crash. A party with many
 coins could pick among the seeds they make: a server tosses at most `COINS_A_DAY`.
 """
 

@@ -1,8 +1,8 @@
-"""A server's durable state but reports and models: task, rounds, what was said to the peer.
+"""A server's durable state except reports and models: task, rounds, messages to the peer.
 
 SQLite with a write-ahead log and `synchronous=FULL`: a transaction that returned survives a crash.
 `secure_delete` overwrites what is deleted, `forget_log` empties the write-ahead log. Every change
-is one transaction and counts as one generation, which a `Witness` outside the folder knows, too.
+is one transaction and counts as one generation, which a `Witness` outside the folder also knows.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LedgerError(Error):
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """What is known of one round.
+    """The record of one round.
 
     Attributes:
         number: round.
@@ -153,7 +153,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything inside is stored together, or nothing is; then the witness knows of it.
+        """Everything inside is stored together, or nothing is; then the rollback counter has it.
 
         May be nested: only the outermost stores.
         """
@@ -251,7 +251,7 @@ class Ledger:
         return int(self._one("SELECT COUNT(*) FROM rounds WHERE state = ?", state)[0])
 
     def delete_rounds(self) -> None:
-        """Forget all rounds and what was said in them."""
+        """Forget all rounds and the messages in them."""
         with self.transaction():
             self._do("DELETE FROM rounds")
             self._do("DELETE FROM steps")
@@ -273,7 +273,7 @@ class Ledger:
         self._do("INSERT INTO steps VALUES (?, ?, ?, ?)", _key(number), sent, int(kind), body)
 
     def delete_steps_before(self, number: int) -> None:
-        """Forget what was said in older rounds."""
+        """Forget the messages of older rounds."""
         self._do("DELETE FROM steps WHERE round < ?", _key(number))
 
     # --- sessions -----------------------------------------------------------------------------
@@ -319,10 +319,10 @@ class Ledger:
 
 
 def testify(ledger: Ledger, witness: Witness) -> None:
-    """Refuse a ledger that is older than the witness says, and tell it of every change to come.
+    """Refuse a ledger older than the rollback counter, which then counts every change to come.
 
     Raises:
-        LedgerError: it is older, or another one, or the witness is gone.
+        LedgerError: if it is older, or another one, or the rollback counter is gone.
     """
     path = ledger.path
     seen, identity, folder = witness.read(), ledger.setting("identity"), path.parent

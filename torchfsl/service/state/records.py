@@ -1,4 +1,4 @@
-"""The append-only report log of one round: a message is in it for good before anyone is told so.
+"""The append-only report log of one round: a message is in it for good before its receipt.
 
 The log is a folder of segment files, each allocated whole before it is used, so that a full disk
 shows when a segment is started and never in the middle of a record. A record is
@@ -149,7 +149,7 @@ class ReportLog:
             For each message a view of it in the log, or why it was not taken.
 
         Raises:
-            StoreDamaged: the disk failed; nothing of this call may be acknowledged.
+            StoreDamaged: if the disk failed; no part of this call may be acknowledged.
             RejectedSubmission: the log was wiped or closed.
         """
         with self._lock:
@@ -213,7 +213,7 @@ class ReportLog:
         return results
 
     def _acknowledge(self) -> None:
-        """Note how many messages are on disk, before anybody is told.
+        """Note how many messages are on disk, before any is acknowledged.
 
         Not synced: it outlives the process, and after a loss of power `_scan` sees a number that
         is too low, never one that is too high.

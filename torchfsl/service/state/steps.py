@@ -24,7 +24,7 @@ from the other server's auditor and is the only step without a message of this s
 
 The states are those of `torchfsl.fsl.server.states`, whose table has the methods of `Server` that
 lead through them; but in OPENED a `Server` is idle again. OPENED ends as APPLIED once the next
-model is on disk. What goes wrong ends a round as UNOPENED, and so can its owner before REVEALED.
+model is on disk. A failure ends a round as UNOPENED, and so can its owner before REVEALED.
 A step is taken only once all before it count; one that is refused leaves nothing behind. A round
 that ends after REVEALED counts as opened, whatever its end: its share may have left.
 """
@@ -64,7 +64,7 @@ class StoredState(StrEnum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of the round is to come."""
+        """Whether no step of the round is to come."""
         return self in (StoredState.APPLIED, StoredState.UNOPENED)
 
 
@@ -78,7 +78,7 @@ STATE_AFTER: Final = {
 """By step, in order, a round's state once the peer's message counts."""
 
 STEPS: Final = tuple(STATE_AFTER)
-"""What the servers tell each other in a round, in order."""
+"""Messages of the servers to each other in a round, in order."""
 
 _COUNTS_FIRST: Final = {
     **{kind: STATE_AFTER[kind] for kind in STEPS[: STEPS.index(Kind.SHARE_COMMIT)]},

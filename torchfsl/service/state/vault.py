@@ -1,4 +1,4 @@
-"""Files of a state folder: model versions, opened sums, trees of sessions; written whole or not.
+"""Files of a state folder, written in full or not: model versions, aggregates, trees of sessions.
 
 And the folder before it is used: this user's alone, and not what is left of a lost one.
 """
@@ -40,7 +40,7 @@ def model_file(folder: Path, known: Mapping[str, Any]) -> Path:
 
 
 def encode_opened(opened: Opened, round_number: int) -> bytes:
-    """The opened sums of a round."""
+    """The aggregate of a round, as bytes."""
     values = {f"sums/{name}": value for name, value in opened.sums.items()}
     values |= {f"lanes/{name}": value for name, value in opened.lanes.items()}
     values["clients"] = np.array(opened.clients, dtype=np.uint64)
@@ -126,7 +126,7 @@ def decode_trees(data: bytes) -> TreeRecord:
 
 
 def keep_from_others(folder: Path) -> None:
-    """Let nobody but this user read the folder and what is in it.
+    """Let no user except this one read the folder and what is in it.
 
     Raises:
         LedgerError: the folder is another user's.
@@ -144,7 +144,7 @@ def keep_from_others(folder: Path) -> None:
 
 
 def check_not_lost(folder: Path) -> None:
-    """Refuse to begin anew beside what an earlier server has left.
+    """Refuse to begin anew next to what an earlier server has left.
 
     Raises:
         LedgerError: the ledger is missing or empty, and models or reports are there.

@@ -33,7 +33,7 @@ _SLOT_BYTES: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a witness says.
+    """The record of a rollback counter.
 
     Attributes:
         identity: of the ledger, drawn when it was made.
@@ -45,7 +45,7 @@ class Progress:
 
 
 class Witness:
-    """The witness of one ledger.
+    """The rollback counter of one ledger.
 
     Args:
         path: outside the state folder; made with the first mark. Its folder must exist.
