@@ -67,7 +67,7 @@ def _gains(task: str, cells: Figures) -> Iterator[tuple[Any, ...]]:
 
 def _made(cells: Figures) -> str:
     runs = [run for cell in cells.values() for run in _seeds(cell)]
-    machines = "; ".join(sorted({run["machine"] for run in runs}))
+    machines = ", ".join(sorted({run["machine"] for run in runs}))
     return f"{machines}, {max(run['date'] for run in runs)}.\n"
 
 
