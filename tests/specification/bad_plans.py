@@ -27,6 +27,7 @@ BOUND = {"l2_bound": 100, "noise_sigma": 3}
 UNION = {"payload": "masks", "encoding/ring_bits": 64}
 TAPS = {**BOUND, "noise_taps": [16, -7], "min_separation": 3, "max_rounds": 9}
 PROVES = {"proofs": "norm", "l2_bound": 100}
+PROVEN = {**AUDIT, **PROVES}
 SMALL = {"encoding/ring_bits": 16, "encoding/frac_bits": 0, "encoding/clip": 1.0}
 HUGE = {"s/tensors/0/shape": [1 << 32], "s/m": 1 << 32}
 WIDE = {f"segments/1/{name}": value for name, value in {
@@ -140,8 +141,8 @@ CASES: list[tuple[int, str, Json, Mapping[str, Any]]] = [
     (80, "a set union with a bound", S, {**UNION, "l2_bound": 100}),
     (81, "an unknown audit", S, {"audit": "sampled"}),
     (82, "keys without an audit", S, {"auditors": [KEY.format(1), KEY.format(2)]}),
-    (83, "upper-case hex of a key", S, {**AUDIT, **PROVES, "auditors": ["AB" * 32, KEY.format(4)]}),
-    (84, "an auditor with the key of a server", S, {**AUDIT, **PROVES, "auditors": AUDIT["audit_keys"]}),
+    (83, "upper-case hex of a key", S, {**PROVEN, "auditors": ["AB" * 32, KEY.format(4)]}),
+    (84, "an auditor with the key of a server", S, {**PROVEN, "auditors": AUDIT["audit_keys"]}),
     (85, "an audit without proofs", S, AUDIT),
     (86, "unknown proofs", S, {"proofs": "all", "lane": "count"}),
     (87, "proofs of lanes without lanes", S, {"proofs": "lanes"}),

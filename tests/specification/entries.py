@@ -149,9 +149,9 @@ ENTRIES = {
     "proofs": Entry(
         "Proofs of the norm, of the bound of a segment, and of weights.",
         plan(
-            "proofs", segment("few", "scalars", (5,), k=1, l2_bound=90), segment("d", "dense", (1,)),
-            lane="weight", max_weight=3, l2_bound=100, sum_bound=True, proofs="norm",
-            encoding=encoding(48, 4, 8.0),
+            "proofs", segment("few", "scalars", (5,), k=1, l2_bound=90),
+            segment("d", "dense", (1,)), lane="weight", max_weight=3, l2_bound=100, sum_bound=True,
+            proofs="norm", encoding=encoding(48, 4, 8.0),
         ),
         ((1, (Visit(2, weight=2),)),),
     ),

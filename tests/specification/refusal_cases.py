@@ -271,8 +271,8 @@ def proofs() -> Iterator[Case]:
     for comment, place in [("a slack value", slack[0]), ("a bit of the carries", slack[1]),
                            ("the last coefficient", -16)]:  # fmt: skip
         yield "proof", comment, few, one("REPORT", flip(place), 2, "proofs", lies=True)
-    last = own.committed(report, flip(slack[0] - own.plan.dense[0].width * 2 - 1), commit)
-    yield "proof", "the hint of a carry", few, altered("proofs", *last)
+    lies = own.committed(report, flip(slack[0] - own.plan.dense[0].width * 2 - 1), commit)
+    yield "proof", "the hint of a carry", few, altered("proofs", *lies)
     beyond = put(len(own.scene.sent[report]) - 16, b"\xff" * 16)
     yield "proof", "an element beyond the field", "client-rejected", one(
         "REPORT", beyond, 2, "proofs", lies=True)  # fmt: skip
