@@ -13,6 +13,7 @@ from tests.support.network import Pair
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.client.round import ClientRound
 from torchfsl.service.client import remote
+from torchfsl.service.client.outbox import Outbox
 from torchfsl.service.client.remote import Connection
 
 
@@ -63,7 +64,7 @@ def test_a_client_that_is_started_again_drops_the_report_of_the_task_before(
         pair.open()
         outbox, update = tmp_path / "outbox", pair.update(4)
 
-        def killed(_: object, report: dict[int, bytes], box: remote.Outbox) -> None:
+        def killed(_: object, report: dict[int, bytes], box: Outbox) -> None:
             box.put(report)
 
         with pair.client(4, outbox=outbox) as client, monkeypatch.context() as way:

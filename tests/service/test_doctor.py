@@ -260,7 +260,9 @@ def test_a_start_that_fails_leaves_nothing_of_its_own(taken: str, folder: Path) 
 
 def _start(path: Path) -> None:
     """Start a server and stop it at once, as `torchfsl serve` does."""
-    run = serve(serving.read_file(path), ready=lambda _: os.kill(os.getpid(), 15), reread=int)
+    run = serve(
+        serving.read_file(path), ready=lambda _: os.kill(os.getpid(), 15), reread=lambda: None
+    )
     asyncio.run(run)
 
 

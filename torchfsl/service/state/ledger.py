@@ -337,8 +337,8 @@ def testify(ledger: Ledger, witness: Witness) -> None:
     elif seen is None:
         raise LedgerError(
             f"the state in {folder} has no rollback counter in {witness.path}, so it may be an old "
-            "copy: start the server on the folder whose counter is there, or move that counter "
-            f"here; {REMEDY}"
+            "copy: start the server on the folder whose counter is there, or move that one "
+            f"here, {REMEDY}"
         )
     elif seen.identity != identity:
         raise LedgerError(f"{witness.path} is the rollback counter of another state: {REMEDY}")
