@@ -171,7 +171,7 @@ def memory(plan: Plan, *, cores: int | None = None) -> ServerMemory:
     Proofs are asked side by side, one a core; None stands for as many cores as may have one.
     """
     kinds = {kind: messages.max_bytes(plan, kind) for kind in Kind}
-    # The server that all public parts come to holds most: whole messages, parts are views of them.
+    # The server that all public shares come to holds most: whole messages, parts are views of them.
     # Beyond the spool's window, and the message that reaches it, they lie in files.
     early = kinds[Kind.TREES] if plan.early else 0
     held = plan.max_clients * (kinds[Kind.REPORT] + early)

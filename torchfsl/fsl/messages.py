@@ -11,10 +11,10 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     ANSWER         XOR of selected rows, and tags, by segment, digest 32 of
                    the model's rows; sealed                                     server to client
     REPORT         nonce 16, master seed 16, hint nonce 16, tag 16, private 32,
-                   public part, masked dense values, masked proof               client to S_a
+                   public share, masked dense values, masked proof               client to S_a
     REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, tag 16, private 32,
                    commitment 32                                                client to S_b
-    REPORT_RELAY   nonce 16, hint nonce 16, public part                         S_a to S_b
+    REPORT_RELAY   nonce 16, hint nonce 16, public share                         S_a to S_b
     MODEL          digests 32 + 32, tensors outside retrieving segments         server to client
     MODEL_DIGEST   digests 32 + 32                                              server to client
     ROUND_STATE    digests 32 + 32 of the model, promises 96,
@@ -37,7 +37,7 @@ A master seed has 16 bytes, or 64 where the plan names the servers' public keys:
 the addressee, once for every set of trees (`TreeContext.seal_info`). A tag is under the master seed
 beside it and covers all of the upload (`TreeContext.upload_tag`). S_a is server (client mod 2).
 Early trees are those of the retrieving segments, or of all segments in a session (`max_epochs`
-above 1), where they go up once and TREES is not sent in later rounds. The public part of a report
+above 1), where they go up once and TREES is not sent in later rounds. The public share of a report
 is the trees of all other segments, then the hints of all, in plan order, then, under `proofs`,
 carry trees and their hints; a masked proof is slack values, squares and the proof
 (`plan.statement`). `private` is there only under `audit`: the digest of what the other server alone
@@ -131,7 +131,7 @@ def noise_bytes(plan: Plan) -> int:
 
 
 def public_report_bytes(plan: Plan) -> int:
-    """Length of a report's public part."""
+    """Length of a report's public share."""
     trees = sum(s.tree_bytes for s in plan.late) + proof_public_bytes(plan.statement)
     return trees + sum(plan.hint_bytes(s) for s in plan.with_trees)
 

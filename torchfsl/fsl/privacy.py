@@ -208,8 +208,7 @@ def calibrate(
 ) -> Plan:
     """A new plan that has noise for (epsilon, delta).
 
-    Write `fed.plan = privacy.calibrate(...)`. `plan` itself stays without. The guarantee against
-    either server sets how much noise there is.
+    Write `fed.plan = privacy.calibrate(...)`. The guarantee against either server sets the noise.
 
     Args:
         plan: with `l2_bound`.

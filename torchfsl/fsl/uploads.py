@@ -24,7 +24,7 @@ class Upload(Body):
 
     `seed` of those that come from a client is the server's master seed as it travels, sealed under
     plans with server keys; `tag` shows that all of it is from whoever drew the seed, see
-    `TreeContext.upload_tag`. Without it, whoever carries both messages could alter a public part
+    `TreeContext.upload_tag`. Without it, whoever carries both messages could alter a public share
     and its commitment alike.
     """
 
@@ -93,7 +93,7 @@ class TreesRelay(Upload):
 class ReportBody(Upload):
     """A report, from its client: late trees and hints, and the dense segments' masked values.
 
-    Under a plan with proofs the public part ends in carry trees, and `masked` in the proof. Under
+    Under a plan with proofs the public share ends in carry trees, and `masked` in the proof. Under
     one with an audit `private` binds what the other server alone gets. Else it is empty.
     """
 
@@ -117,7 +117,7 @@ class ReportBody(Upload):
 
 @dataclass(frozen=True, slots=True)
 class ReportCommit(Upload):
-    """Commitment to a report's public part, from its client to the other server."""
+    """Commitment to a report's public share, from its client to the other server."""
 
     kind, num_heads = Kind.REPORT_COMMIT, 5
     nonce: bytes
@@ -130,7 +130,7 @@ class ReportCommit(Upload):
 
 @dataclass(frozen=True, slots=True)
 class ReportRelay(Upload):
-    """A report's public part, from the server that got it."""
+    """A report's public share, from the server that got it."""
 
     kind, num_heads = Kind.REPORT_RELAY, 2
     nonce: bytes
@@ -176,22 +176,22 @@ UPLOADS: Final[dict[Kind, type[AnyTrees] | type[AnyReport]]] = {
 
 
 def early_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:
-    """The public part of trees, by segment."""
+    """The public share of trees, by segment."""
     return by_segment(plan.early, _tree_bytes, memoryview(public))
 
 
 def fetch_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:
-    """The public part of a fetch, by segment: trees and, where it is by bits, their words."""
+    """The public share of a fetch, by segment: trees and, where it is by bits, their words."""
     return by_segment(plan.retrieving, lambda segment: segment.fetch_bytes, memoryview(public))
 
 
 def late_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:
-    """The trees in the public part of a report, by segment."""
+    """The trees in the public share of a report, by segment."""
     return by_segment(plan.late, _tree_bytes, memoryview(public))
 
 
 def hints(plan: Plan, public: Buffer) -> dict[str, memoryview]:
-    """The hints in the public part of a report, by segment."""
+    """The hints in the public share of a report, by segment."""
     start = sum(segment.tree_bytes for segment in plan.late)
     return by_segment(plan.with_trees, plan.hint_bytes, memoryview(public)[start:])
 
@@ -204,7 +204,7 @@ def masked_parts(plan: Plan, masked: memoryview) -> Pieces:
 
 
 def carries(plan: Plan, public: Buffer) -> memoryview:
-    """Carry trees and their hints in the public part of a report, under a plan with proofs."""
+    """Carry trees and their hints in the public share of a report, under a plan with proofs."""
     view = memoryview(public)
     return view[len(view) - proof_public_bytes(plan.statement) :]
 

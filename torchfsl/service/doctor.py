@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
 from torchfsl.errors import Error, ParameterError
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.kernels.backends import backend
-from torchfsl.service import serving
+from torchfsl.service import machine, serving
 from torchfsl.service.net.addresses import bound_socket
 from torchfsl.service.net.certificates import file_name
 from torchfsl.service.net.channels import TlsFiles
@@ -38,13 +36,12 @@ if TYPE_CHECKING:
     from torchfsl.service.server.process import ServeSettings
     from torchfsl.service.server.web_settings import WebSettings
 
-_CPU_FLAGS = ("aes", "vaes", "avx2", "avx512f", "avx512vl", "vpclmulqdq", "asimd", "sha2")
 _SOON_DAYS = 14
 _PACKAGES = "numpy cryptography grpcio grpcio-health-checking prometheus-client"
 
 
 class Report:
-    """What was found; each line begins with ok, note or FAILED.
+    """Prints findings; each line begins with ok, note or FAILED.
 
     Attributes:
         failed: something is wrong.
@@ -95,9 +92,8 @@ def _machine(report: Report) -> None:
             "the portable backend is many times slower: install the wheel of this machine, or "
             "reinstall where there is a C++20 compiler, with TORCHFSL_NATIVE=on"
         )
-    found = [flag for flag in _CPU_FLAGS if flag in _cpu_flags()]
-    print("processor features: " + (", ".join(found) or "unknown"))
-    print(f"AES-128: {aes_rate() / 1e6:.0f} million blocks a second (one thread, OpenSSL)")
+    print("processor features: " + (", ".join(machine.features()) or "unknown"))
+    print(f"AES-128: {machine.aes_rate() / 1e6:.0f} million blocks a second (one thread, OpenSSL)")
     for package in _PACKAGES.split():
         try:
             print(f"{package} {importlib.metadata.version(package)}")
@@ -493,25 +489,3 @@ def _linked(urls: list[str], files: TlsFiles) -> contextlib.closing[Links]:
 
     policy = RetryPolicy(attempt_seconds=5, total_seconds=5)
     return contextlib.closing(Links(urls, files, policy))
-
-
-def aes_rate(num_bytes: int = 1 << 24) -> float:
-    """AES-128 blocks a second of OpenSSL in ECB mode, one thread."""
-    data = bytes(num_bytes)
-    encryptor = Cipher(algorithms.AES128(bytes(16)), modes.ECB()).encryptor()  # noqa: S305 (a benchmark)
-    encryptor.update(data)
-    start = time.perf_counter()
-    encryptor.update(data)
-    return num_bytes / 16 / (time.perf_counter() - start)
-
-
-def _cpu_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return set()
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()

@@ -199,7 +199,7 @@ def decode_task(data: bytes) -> tuple[Task, ServerModel]:
 def not_replaced(party: int, version: int, consents: bool) -> str:
     """Why a server keeps its task; `version` is of its model, `consents` whether the owner agrees.
 
-    A live task without a round of its own was restored.
+    A live task was restored that has opened no round since.
     """
     rounds = f"whose model has seen {version} rounds"
     if not version:

@@ -42,7 +42,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """A proof: pieces of the public part, and what travels masked."""
+    """A proof: pieces of the public share, and what travels masked."""
 
     public: list[memoryview] = field(repr=False)
     masked: bytes = field(repr=False)

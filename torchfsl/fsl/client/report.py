@@ -27,7 +27,7 @@ class DrawnReport:
 
     Attributes:
         context: what it is bound to.
-        public: pieces of its public part.
+        public: pieces of its public share.
         masked: of every dense segment and, under `proofs`, of the proof.
         without_tree: by segment the positions that found no tree.
     """

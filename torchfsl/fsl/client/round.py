@@ -214,7 +214,7 @@ class ClientRound(AbortsOnError):
         self._send(first, TreesBody(*self._trees.heads(first, commitment), public))
 
     def _parties(self) -> tuple[int, int]:
-        """S_a, which gets the public parts, and S_b, which gets their commitments."""
+        """S_a, which gets the public shares, and S_b, which gets their commitments."""
         first = self._context.trees.public_party
         return first, 1 - first
 

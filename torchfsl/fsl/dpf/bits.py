@@ -35,7 +35,7 @@ def words(key: bytes, leaves: SelectedLeaves) -> Bytes:
 
 
 def words_of(segment: TreeSegment, view: memoryview) -> Bytes:
-    """The words behind a segment's trees in the public part of a fetch: `[num_trees, 16]`."""
+    """The words behind a segment's trees in the public share of a fetch: `[num_trees, 16]`."""
     data = np.frombuffer(view, dtype=np.uint8)
     return data[segment.fetch_trees.tree_bytes :].reshape(segment.num_trees, BIT_WORD_BYTES)
 

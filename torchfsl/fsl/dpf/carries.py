@@ -68,7 +68,7 @@ def evaluate(
         statement: gives their shape.
         keys: of the report's carry trees.
         roots: this server's, `[T, 16]`.
-        public: carry trees and hints, the end of a report's public part.
+        public: carry trees and hints, the end of a report's public share.
         party: of this server.
 
     Returns:

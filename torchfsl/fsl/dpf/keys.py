@@ -89,7 +89,7 @@ class TreeContext:
     def commitment(self, *public_part: bytes | memoryview) -> bytes:
         """The client's commitment to the trees, for the other server: `kdf.digest`, 32 bytes.
 
-        The public part may come in pieces, cut anywhere; it is empty if there are none.
+        The public share may come in pieces, cut anywhere; it is empty if there are none.
         """
         return kdf.digest(kdf.LABEL_COMMITMENT, b"trees", self.encoded, pieces=public_part)
 
@@ -106,7 +106,7 @@ class TreeContext:
 
     @property
     def public_party(self) -> int:
-        """The server that gets public parts from the client; the other gets their hashes."""
+        """The server that gets public shares from the client; the other gets their hashes."""
         return self.client % 2
 
     def _segment(self, segment: TreeSegment, *more: bytes) -> bytes:
@@ -193,7 +193,7 @@ class ReportContext:
     def commitment(self, *public_part: bytes | memoryview) -> bytes:
         """The client's commitment to the report, for the other server: `kdf.digest`, 32 bytes.
 
-        The public part may come in pieces, cut anywhere; it is empty if there are none.
+        The public share may come in pieces, cut anywhere; it is empty if there are none.
         """
         return kdf.digest(kdf.LABEL_COMMITMENT, b"report", self.encoded, pieces=public_part)
 

@@ -157,7 +157,7 @@ class Question:
         key: K_tree.
         key_mac: K_mac of this round.
         roots: `[num_trees, 16]`. Secret.
-        trees: the public parts, by group.
+        trees: the public shares, by group.
     """
 
     key: bytes

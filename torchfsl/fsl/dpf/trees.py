@@ -24,7 +24,7 @@ Positions = npt.NDArray[np.uint64]
 
 @dataclass(slots=True)
 class Trees:
-    """Public part of a group's trees.
+    """Public share of a group's trees.
 
     `cw [depth, T, 16]`, `cw_right [depth, T]` (0 or 1), `check [T, check_bytes]`.
     """
@@ -109,7 +109,7 @@ def split(segment: TreeSegment) -> Iterator[tuple[TreeGroup, slice]]:
 def decode_trees(
     segments: Sequence[TreeSegment], public: bytes | memoryview
 ) -> dict[str, list[Trees]]:
-    """Trees of the segments in order, from the start of a public part.
+    """Trees of the segments in order, from the start of a public share.
 
     Raises:
         DecodeError: see `Trees.decode`.

@@ -95,7 +95,7 @@ class ReportBook:
             header: of a message whose header was checked before.
 
         Returns:
-            For a public part, what the peer needs now: the arguments of `relay_parts`.
+            For a public share, what the peer needs now: the arguments of `relay_parts`.
 
         Raises:
             DecodeError: malformed, or of another plan.
@@ -109,7 +109,7 @@ class ReportBook:
             return None  # a byte-identical resend
         first = isinstance(body, TreesBody | ReportBody)
         if first != (self._party == message.client % 2):
-            report.reject("a public part or commitment came to the wrong server")
+            report.reject("a public share or commitment came to the wrong server")
         if isinstance(body, AnyTrees):
             self._sessions.start_trees(report)
         if body.kind in filing.arrivals(report, body).seen:
@@ -136,7 +136,7 @@ class ReportBook:
         return self._compared(report, message)[2]
 
     def relay_parts(self, kind: Kind, client: int) -> tuple[bytes, Buffer]:
-        """TREES_RELAY or REPORT_RELAY of a public part that `client` sent here.
+        """TREES_RELAY or REPORT_RELAY of a public share that `client` sent here.
 
         Returns:
             Its head, and the part itself uncopied.

@@ -118,7 +118,7 @@ class Fetches:
         return body.message(self._plan, 1 - self._party, FETCH_ROUND, client)
 
     def reply(self, kind: Kind, client: int, model: ServerModel) -> bytes:
-        """FETCH_MODEL at the server of the client's public parts, FETCH_ANSWER at the other, once.
+        """FETCH_MODEL at the server of the client's public shares, FETCH_ANSWER at the other, once.
 
         Raises:
             RejectedSubmission: nothing to be answered is here.

@@ -1,6 +1,6 @@
 """Filing one message: its fingerprint, its commitment, and where its parts belong.
 
-The public part of a message goes to one server and is relayed to the other, which knows its hash
+The public share of a message goes to one server and is relayed to the other, which knows its hash
 from the client itself, under a tag, and accepts it only if it fits. Without the hash a malicious
 server, and without the tag whoever carries both messages, could alter a correction word and read
 the selected position off the garbage in the opened sum.
@@ -39,8 +39,8 @@ class Identity(NamedTuple):
     """Tells a message from another one of its client, kind and round.
 
     `fingerprint` of the message; `digests` that its tag covers. These are, in order, the digest of
-    the part that went to the other server alone (under `audit`), the commitment to its public part,
-    in it or computed, and the digest of masked values.
+    the part that went to the other server alone (under `audit`), the commitment to its public
+    share, in it or computed, and the digest of masked values.
     """
 
     fingerprint: bytes
@@ -54,7 +54,7 @@ def arrivals(report: Report, body: AnyTrees | AnyReport) -> Arrivals:
 
 
 def identify(report: Report, body: AnyTrees | AnyReport) -> Identity:
-    """Fingerprint and commitment. A public part is read once: the one enters the other."""
+    """Fingerprint and commitment. A public share is read once: the one enters the other."""
     if isinstance(body, TreesCommit | ReportCommit):
         commitment = body.commitment
     elif isinstance(body, TreesBody | TreesRelay):
@@ -80,7 +80,7 @@ def file(
 
     Raises:
         RejectedSubmission: nonces or seed are not those of the trees, the tag does not fit, trees
-            are badly encoded, or the public part does not fit its commitment. The client is out
+            are badly encoded, or the public share does not fit its commitment. The client is out
             of this round.
     """
     into = arrivals(report, body)
@@ -109,7 +109,7 @@ def check_relay(report: Report, part: Arrivals) -> None:
     assert part.relayed_commitment is not None
     fits = kdf.digests_equal(part.commitment, part.relayed_commitment)
     if not fits or part.relayed_nonces != part.nonces:
-        report.reject("the relayed public part does not fit the client's commitment")
+        report.reject("the relayed public share does not fit the client's commitment")
 
 
 def _file_own(

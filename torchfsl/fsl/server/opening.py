@@ -77,7 +77,7 @@ class Opening:
         if clients != sorted(set(clients)):
             raise ProtocolError(
                 "the peer's REPORT_SET does not name its clients in rising order, each once: "
-                "nothing is opened; compare both servers' versions and ask the peer's operator",
+                "nothing is opened. Compare both servers' versions and ask the peer's operator",
                 code="report-sets-differ",
             )
         entries = dict(peer_reports.entries)

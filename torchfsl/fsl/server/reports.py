@@ -20,10 +20,10 @@ class Arrivals:
 
     Attributes:
         nonce: of the trees, as the client sent it here.
-        public: the public part, from the client or relayed.
-        commitment: the public part's hash, from the client or computed from what it sent here.
+        public: the public share, from the client or relayed.
+        commitment: the public share's hash, from the client or computed from what it sent here.
         relayed_nonces: the nonces in the peer's relay.
-        relayed_commitment: the hash of the relayed public part.
+        relayed_commitment: the hash of the relayed public share.
         seen: fingerprint of each message, to tell a resend from a second one.
     """
 
@@ -36,7 +36,7 @@ class Arrivals:
 
     @property
     def complete(self) -> bool:
-        """Whether both the client's message and the public part are here."""
+        """Whether both the client's message and the public share are here."""
         return self.public is not None and self.commitment is not None
 
     @property
@@ -74,7 +74,7 @@ class Report(Arrivals):
 
     Attributes:
         model: digests of the round's model, which a client that downloaded it has tagged, too.
-        masked: values of the dense segments, at the server that gets the public part.
+        masked: values of the dense segments, at the server that gets the public share.
         private: under `audit` the digests of what each server alone was sent, by party: this
             server's is of what is here, the other's as the client told it.
         rejected: out of this round, for good.

@@ -2,7 +2,7 @@
 
 A round opens once: both servers first compare their models, later agree on the set of reports,
 check those, commit to their shares of the gathered sum, and only then reveal them. There is no
-second set and no second opening. Nothing of a report leaves a server but the relayed public part,
+second set and no second opening. Nothing of a report leaves a server but the relayed public share,
 answers to its own client, its fold, and the gathered sum over the accepted set. The aggregation
 path imports no torch.
 """

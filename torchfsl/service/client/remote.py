@@ -324,7 +324,7 @@ class Connection(Closing):
         """The model as it was applied last; see `Client.fetch`. Rounds go on beside it.
 
         Raises:
-            NotReady, Overloaded: not now; to fetch again is a fetch of its own.
+            NotReady, Overloaded: not now; the next call is a new fetch.
         """
         return self.client.fetch(rows)
 

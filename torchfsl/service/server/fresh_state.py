@@ -1,4 +1,4 @@
-"""What a start makes of a state; a start that fails removes it again, and nothing else."""
+"""Removes what a failed start has made of a state, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class FreshState:
 
     Args:
         folder: of the state.
-        witness: its rollback counter; None for `DIR.witness`.
+        counter: path of its rollback counter. None is the folder's path with `.witness` behind.
     """
 
-    def __init__(self, folder: Path, witness: Path | None) -> None:
+    def __init__(self, folder: Path, counter: Path | None) -> None:
         """Look; nothing is made."""
         self._folder = folder
         self._missing = [path for path in (folder, *folder.parents) if not path.exists()]
-        counter = witness or folder.with_name(folder.name + ".witness")
+        counter = counter or folder.with_name(folder.name + ".witness")
         self._counter = None if counter.exists() else counter
         self._known: set[Path] | None = None
 
