@@ -164,7 +164,7 @@ def test_the_state_of_another_kind_of_optimizer_is_refused() -> None:
 
 
 def test_fewer_rounds_than_there_were_are_refused() -> None:
-    with pytest.raises(ParameterError, match="ask for more in all"):
+    with pytest.raises(ParameterError, match="pass rounds="):
         run(2, "plain", run(2, "plain"))
 
 

@@ -252,6 +252,13 @@ def test_the_whole_budget_of_a_plan_is_that_of_its_rounds() -> None:
     assert found == privacy.calibrate(plan, epsilon=2.0, delta=1e-5, rounds=30)
 
 
+def test_servers_open_no_more_rounds_than_noise_is_charged_for() -> None:
+    pytest.importorskip("dp_accounting", reason="needs the extra torchfsl[privacy]")
+    found = privacy.calibrate(scalar_plan(9, 2), epsilon=2.0, delta=1e-5, rounds=30)
+    assert found.max_rounds == 30
+    assert privacy.guarantee(found, delta=1e-5).epsilon_server <= 2.0
+
+
 def test_the_exact_accountant_needs_less_than_renyi_divergences() -> None:
     pytest.importorskip("dp_accounting", reason="needs the extra torchfsl[privacy]")
     stated = privacy.guarantee(scalar_plan(1000, 200), delta=1e-6, rounds=200)
@@ -418,7 +425,7 @@ def test_without_new_limits_a_plan_is_calibrated_as_before() -> None:
     pytest.importorskip("dp_accounting", reason="needs torchfsl[privacy]")
     plan = privacy.calibrate(room_plan(), epsilon=8.0, delta=1e-6, rounds=89)
     assert plan.noise_sigma == 403688
-    assert plan == room_plan(noise_sigma=403688)
+    assert plan == room_plan(noise_sigma=403688, max_rounds=89)
 
 
 def test_a_task_beside_another_takes_its_part_of_the_budget() -> None:

@@ -147,5 +147,6 @@ def go_on(
     servers.load_state_dict(checkpoint["servers"])
     if servers.number + 1 >= rounds:
         raise ParameterError(
-            f"resume= has {servers.number + 1} rounds and rounds is {rounds}: ask for more in all"
+            f"rounds counts the {servers.number + 1} rounds of resume= too, and is {rounds}: pass "
+            f"rounds={servers.number + 2} or more"
         )

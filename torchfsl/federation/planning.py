@@ -218,7 +218,10 @@ def check_options(function: str, given: Iterable[str], known: Iterable[str]) -> 
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; it takes {', '.join(known)}"
             if name in ("epsilon", "delta"):
-                hint = ": noise comes from fed.plan = torchfsl.privacy.calibrate(fed.plan, ...)"
+                hint = (
+                    ": plan with l2_bound, then write fed.plan = "
+                    "torchfsl.privacy.calibrate(fed.plan, epsilon=8.0, delta=1e-6, rounds=100)"
+                )
             raise TypeError(f"{function}() has no argument {name!r}{hint}")
 
 

@@ -214,12 +214,12 @@ class _Simulation(Generic[Data]):
             return by_table(self.rows(data), self.fed.hooks.inventory.all_tables, [])
         try:
             return self.fed.rows_of(data if self.batches is None else self.batches(data))  # type: ignore[arg-type]
-        except IndexError as error:
-            raise ParameterError(
-                "the data of a client has an id outside its table: number the items from 0 to "
-                f"num_embeddings - 1, and drop unknown ones ({error})"
-            ) from error
         except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, IndexError) or "index_size" in str(error):  # of an EmbeddingBag
+                raise ParameterError(
+                    "the data of a client has an id outside its table: number the items from 0 to "
+                    f"num_embeddings - 1, and drop unknown ones ({error})"
+                ) from error
             if self.batches is not None:
                 raise
             raise ParameterError(

@@ -50,10 +50,9 @@ def l2_bound(encoding: FixedPoint, norm: float) -> int:
     """`Plan.l2_bound` for an L2 norm of real values; 0 for 0, no bound.
 
     Raises:
-        ParameterError: the norm is negative, not finite, or beyond 2**62 units of the encoding, or
-            positive and below one.
+        ParameterError: if the norm is below 0, above 2**62 units, or positive and below one unit.
     """
-    expect_a(FixedPoint, encoding, "encoding", "call l2_bound(torchfsl.FixedPoint(...), 1.0)")
+    expect_a(FixedPoint, encoding, "encoding", "give it the one of Federated(encoding=)")
     if not is_real(norm) or not 0 <= norm < math.inf:
         raise ParameterError(f"the norm is {norm!r}: give a number from 0, which sets no bound")
     try:
@@ -206,15 +205,13 @@ def calibrate(
     sampled_blocks: bool = False,
     other_plan: Plan | None = None,
 ) -> Plan:
-    """A new plan that has noise for (epsilon, delta).
-
-    Write `fed.plan = privacy.calibrate(...)`. The guarantee against either server sets the noise.
+    """A new plan with noise for (epsilon, delta): write `fed.plan = privacy.calibrate(...)`.
 
     Args:
         plan: with `l2_bound`.
-        epsilon: for all rounds together, above 0.
+        epsilon: against either server, for all rounds together, above 0.
         delta: in (0, 1).
-        rounds: rounds that will be opened; 0 takes `plan.max_rounds`.
+        rounds: rounds that will be opened, the new plan's `max_rounds`; 0 takes `plan.max_rounds`.
         max_participations: reports of one client, which alone are charged; 0 for as many as
             `min_separation` allows.
         min_separation: fewest rounds between two reports of a client.
@@ -233,8 +230,9 @@ def calibrate(
     remedy = "call fed.plan = privacy.calibrate(fed.plan, epsilon=8.0, delta=1e-6, rounds=100)"
     expect_a(Plan, plan, "plan", remedy)
     if not plan.l2_bound:
-        raise ParameterError("noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)",
-                             code="noise-without-bound")  # fmt: skip
+        wish = ("noise needs a bound on updates: give one FixedPoint to Federated(encoding=) and "
+                "fed.plan = fed.make_plan(l2_bound=privacy.l2_bound(encoding, 1.0))")  # fmt: skip
+        raise ParameterError(wish, code="noise-without-bound")
     _check_ask(epsilon, delta, clients, lane_share, share)
     rounds = _checked_rounds(plan, delta, rounds)
     most, apart = max_participations or plan.max_participations, min_separation
@@ -266,7 +264,7 @@ def calibrate(
 
 
 def lacks_its_noise(plan: object) -> bool:
-    """Whether `calibrate` made a plan with noise of this one, which has none, in this process."""
+    """Whether `calibrate` made a noisy plan of this one, which has none, in this process."""
     return isinstance(plan, Plan) and not plan.noise_sigma and plan.digest in _CALIBRATED
 
 

@@ -103,7 +103,7 @@ def limits_of(rounds: int, most: int, apart: int, band: int | None) -> tuple[dic
             code="participation-limit",
         )
     if not most and apart == 1:
-        return {}, 1
+        return {"max_rounds": rounds}, 1  # servers open no more than are charged
     fits = -(-rounds // apart)
     if most > fits:
         log.warning("%d rounds hold %d reports %d apart: max_participations is lowered to that",

@@ -203,8 +203,9 @@ class Report(Arrivals):
         """
         done, lost = ("reported in", ", its report too") if self.seen else ("started", "")
         self.reject(
-            f"{what}: it has {done} this round already, and a second start takes it out of the "
-            f"round{lost}; it may take part again in the next round"
+            f"{what}: it has {done} this round already. A second start takes it out of the "
+            f"round{lost}. Give each client of a round its own number. It may participate again "
+            "in the next round"
         )
 
 
