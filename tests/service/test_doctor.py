@@ -96,7 +96,7 @@ def test_only_the_peer_is_missing_before_the_other_server_is_started(
         ({"listen": "127.0.0.1:7009", "peer": "https://127.0.0.1:7009"}, "name the other's"),
         ({"grpc_health": "7000"}, "got '7000'"),
         ({"state": "/proc/nowhere"}, "state: cannot write in /proc"),
-        ({"colour": "red"}, "settings: unknown settings ['colour']"),
+        ({"colour": "red"}, "settings: unknown setting or section colour"),
     ],
 )
 def test_what_would_keep_a_server_from_working_is_named(

@@ -120,9 +120,9 @@ def test_reports_of_an_open_round_are_counted_before_it_closes() -> None:
 @pytest.mark.parametrize(
     ("expected", "reports", "ended", "said"),
     [
-        (3, 1, 60.5, "too few, 3 reports were expected, its 50 seconds ran out"),
-        (3, 1, 40.0, "too few, 3 reports were expected"),
-        (0, 1, 60.5, "too few, its 50 seconds ran out"),
+        (3, 1, 60.5, "too few (3 reports were expected, its 50 seconds ran out)"),
+        (3, 1, 40.0, "too few (3 reports were expected)"),
+        (0, 1, 60.5, "too few (its 50 seconds ran out)"),
         (3, 3, 60.5, "too few"),
     ],
 )

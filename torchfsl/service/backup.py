@@ -117,7 +117,13 @@ class Backup:
             data = path.read_bytes()
         except OSError as error:
             raise ParameterError(f"cannot read {path}: {error.strerror}") from error
-        values, meta = arrays.decode(data)
+        try:
+            values, meta = arrays.decode(data)
+        except DecodeError as error:
+            raise DecodeError(
+                f"{path} is not a backup of torchfsl, or is damaged ({error}): name a file that "
+                "`torchfsl backup` wrote"
+            ) from error
         if meta.get("format") != _FORMAT or set(values) != {"task"}:
             raise DecodeError(f"{path} is not a backup that this library reads ({_FORMAT})")
         version, spent = meta.get("version"), meta.get("spent")

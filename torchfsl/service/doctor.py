@@ -358,7 +358,10 @@ def _mode(path: Path) -> str:
 
 
 def _modes(tls: Path) -> str:
-    for path in sorted(tls.glob("*.key")):
+    keys = sorted(tls.glob("*.key"))
+    if not keys:
+        raise ParameterError(f"no keys in {tls}: name the folder that torchfsl certs made")
+    for path in keys:
         _mode(path)
     return "nobody else can read them"
 

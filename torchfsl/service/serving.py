@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import logging
 import tomllib
 from collections.abc import Callable, Mapping
@@ -201,7 +202,10 @@ def _read_given(
     kinds = {name: kind for name, _, kind, _ in _OPTIONS}
     unknown = set(given) - set(kinds)
     if unknown:
-        raise ParameterError(f"unknown settings {sorted(unknown)}; known: {sorted(kinds)}")
+        every = sorted({*kinds, "limits", "storage", "floors", "web"})
+        near = difflib.get_close_matches(min(unknown), every, 1)
+        hint = f"did you mean {near[0]}?" if near else f"choose among {', '.join(every)}"
+        raise ParameterError(f"unknown setting or section {min(unknown)} in the file: {hint}")
     for name, kind in kinds.items():
         option = getattr(options, name.replace("-", "_"))
         if option is not None:
@@ -215,9 +219,12 @@ def _of_kind(name: str, value: Any, kind: Callable[[Any], Any]) -> Any:
     """A setting of the file; raises ParameterError if it is of another type."""
     wanted = kind if kind in (int, bool) else str
     if type(value) is not wanted:
-        words: dict[object, str] = {int: "a whole number", bool: "true or false"}
+        words: dict[object, str] = {
+            int: "a whole number, without quotes",
+            bool: "true or false, without quotes",
+        }
         word = words.get(kind, "text in quotes")
-        raise ParameterError(f"{name} = {value!r} in the settings file: it is {word}")
+        raise ParameterError(f"{name} = {value!r} in the settings file: expected {word}")
     return kind(value)
 
 

@@ -201,13 +201,19 @@ def not_replaced(party: int, version: int, consents: bool) -> str:
 
     A live task was restored that has opened no round since.
     """
-    rounds = f"whose model has seen {version} rounds"
-    if not version:
-        rounds = "restored from a backup, with the rounds of the backup and none since"
     remedy = "set_up(..., replace=True), start(fed, replace=True) or --replace puts it aside"
     if consents:
-        remedy = 'its operator lets nobody replace it: replace = "owner" in the settings would'
-    return f"server {party} holds another task, {rounds}: {remedy}"
+        remedy = (
+            'its operator lets nobody replace it: write replace = "owner" in its settings and '
+            "start it again"
+        )
+    if not version:
+        return (
+            f"server {party} holds a task restored from a backup, and this plan is another one. "
+            "To go on with the restored model, start with the settings of its plan: max_rounds is "
+            f"what `torchfsl restore` printed. To give it up, {remedy}"
+        )
+    return f"server {party} holds another task, whose model has seen {version} rounds: {remedy}"
 
 
 def encode_model(model: ServerModel, version: int) -> bytes:

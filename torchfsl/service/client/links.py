@@ -307,7 +307,12 @@ class Links:
                 break
             time.sleep(pause)
             pause = min(2 * pause, self.links[0].policy.longest_pause)
-        if first != second or not first:
+        if not first and not second:
+            raise ProtocolError(
+                "the servers hold no task now: start again when the owner has set one up",
+                code="no-task",
+            )
+        if first != second:
             raise ProtocolError(
                 f"the servers hold different models: {first}, {second}", code="models-differ"
             )

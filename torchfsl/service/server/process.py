@@ -358,7 +358,9 @@ def _lock(folder: Path) -> IO[bytes]:
     except BlockingIOError:
         file.close()
         raise ParameterError(
-            f"another server runs on the state in {folder}: stop it", code="state-in-use"
+            f"another server runs on the state in {folder}: stop that one first, or name another "
+            "folder with --state",
+            code="state-in-use",
         ) from None
     return file
 

@@ -97,12 +97,12 @@ class RoundRow:
         ended = self.ended_at
         if self.state is not StoredState.UNOPENED or ended is None or not self.closes_at:
             return self.reason
-        parts = [self.reason]
+        parts = []
         if self.reports < self.expected:
             parts.append(f"{self.expected} reports were expected")
-        if ended >= self.closes_at and (parts[1:] or not self.expected):
+        if ended >= self.closes_at and (parts or not self.expected):
             parts.append(f"its {self.closes_at - self.opened_at:.0f} seconds ran out")
-        return ", ".join(parts)
+        return f"{self.reason} ({', '.join(parts)})" if parts else self.reason
 
 
 def _key(number: int) -> str:
