@@ -15,10 +15,8 @@ from tests.specification import pages
 FOLDER = Path(__file__).resolve().parents[1] / "vectors"
 ALLOWED = {"hashlib", "hmac", "json", "math", "struct", "cryptography"}
 """What the blocks may import; `math` for whole square roots and greatest common divisors."""
-OTHERS = {
-    "field.json", "rounds_correlated.json", "sefl.json",
-}  # fmt: skip
-"""Vectors of other protocols, and of rounds that other tests of the pages play."""
+OTHERS = {"field.json", "sefl.json"}
+"""Vectors of other protocols."""
 
 
 @pytest.fixture(scope="module")
@@ -254,6 +252,22 @@ def test_an_audited_round_with_proofs(spec: ModuleType) -> None:
         assert (sums["sums"], sums["lanes"]) == (vector["sums"], vector["lanes"])
         server.apply()
         assert spec.whole_digest(server.model).hex() == vector["model"]
+
+
+def test_transcripts_of_rounds_with_correlated_noise(spec: ModuleType) -> None:
+    """An auditor passes both rounds, and without the offer the second share is another one."""
+    vector = read("rounds_correlated")
+    plan = spec.read_plan(vector["plan"])
+    for party in (0, 1):
+        auditor = spec.Auditor(plan, party, bytes([3 + party]) * 32)
+        for played in vector["rounds"]:
+            data = bytes.fromhex(played["transcripts"][party])
+            offered = auditor.offer()
+            found = auditor.replay(data, offered)
+            assert (found["round"], found["step"]) == (played["round"], "")
+            if offered:
+                assert auditor.replay(data, [])["step"] == "share"
+            auditor.keep(played["round"])
 
 
 def test_private_digests_of_an_audited_round(spec: ModuleType) -> None:
