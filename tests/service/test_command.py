@@ -113,7 +113,10 @@ def test_floors_that_mean_nothing_stop_a_server_before_it_starts(
         ("[storrage]", "unknown setting or section storrage in the file: did you mean storage?"),
         ("max-fetches = 2.5", "max-fetches = 2.5 in the settings file: expected a whole number"),
         ("metrics = 9100", "metrics = 9100 in the settings file: expected text in quotes"),
-        ("min_clients = 9", "unknown setting or section min_clients in the file: did you mean min-clients?"),
+        (
+            "min_clients = 9",
+            "unknown setting or section min_clients in the file: did you mean min-clients?",
+        ),
         ("[server]\nparty = 0", "unknown setting or section server in the file: choose among"),
         ("[limits]\ncalls = 1.5", "calls = 1.5 in [limits]: it is a whole number"),
         (

@@ -40,7 +40,7 @@ def test_without_consent_of_all_a_live_task_stays_at_both_servers(
         state = make_state(new.plan)
         with pytest.raises(ProtocolError, match=r"has seen 1 rounds: set_up\(..., replace=True\)"):
             pair.owner.set_up(new, state)
-        with pytest.raises(ProtocolError, match='its operator lets nobody replace it: write replace = "'):
+        with pytest.raises(ProtocolError, match="its operator lets nobody replace it: write"):
             pair.owner.set_up(new, state, replace=True)
         assert (digests(pair), pair.owner.links.common_model()) == before
         pair.owner._check_replaceable = lambda *_: None  # type: ignore[method-assign]
