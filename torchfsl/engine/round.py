@@ -141,7 +141,14 @@ class Round:
 
     @property
     def loss(self) -> float | None:
-        """The client's loss, for the mean of the round; None if it was not set."""
+        """The client's loss, for the mean of the round; None if it was not set.
+
+        Args:
+            value: a number, a tensor of one element, or None for no loss.
+
+        Raises:
+            ParameterError: if it is neither a number nor a tensor of one.
+        """
         return self._loss
 
     @loss.setter

@@ -469,10 +469,10 @@ class Federated:
         return {**self.hooks.state_dict(), "plan": plan, "buffers": buffers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a `state_dict`.
+        """Take over the `state` that `state_dict` returned.
 
         Raises:
-            ParameterError: it is another object's or another model's; nothing is changed then.
+            ParameterError: if it is another object's or another model's; nothing is changed then.
         """
         plan = self.planner.saved(state)
         own = {name: v for name, v in state.items() if name not in ("plan", "buffers")}
