@@ -270,7 +270,7 @@ class Hooks:
         self._hooks = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Residuals, personal parts, states by client and round count, for `torch.save`."""
+        """The residuals, personal parts, states by client and round count, for `torch.save`."""
         return {
             "residuals": self.residuals.state_dict(),
             "personal": self.personal.state_dict(),

@@ -141,22 +141,15 @@ class Round:
 
     @property
     def loss(self) -> float | None:
-        """The client's loss, for the mean of the round; None if it was not set.
-
-        Args:
-            value: a number, a tensor of one element, or None for no loss.
-
-        Raises:
-            ParameterError: if it is neither a number nor a tensor of one.
-        """
+        """The client's loss, for the mean of the round; None if it was not set."""
         return self._loss
 
     @loss.setter
     def loss(self, value: SupportsFloat | None) -> None:
-        """Set it, in the block or before `retry`.
+        """Set it to `value`, in the block or before `retry`; None for no loss.
 
         Raises:
-            ParameterError: not a number, nor a tensor of one.
+            ParameterError: if it is neither a number nor a tensor of one.
         """
         self._loss = None if value is None else as_number("the loss", value)
 

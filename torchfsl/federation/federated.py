@@ -206,7 +206,7 @@ class Federated:
         self.planner.take(plan)
 
     def make_plan(self, **changes: Any) -> Plan:
-        """Make the plan from the options of this object and `changes` of them.
+        """Make and return the plan from the options of this object and `changes` of them.
 
         For what is known only once the model is here:
         `fed.make_plan(rows_per_client=fed.suggest_rows(batches_of_clients))`.

@@ -251,7 +251,7 @@ class Server(SecretHolder):
             return body.message(self.plan, self.party, round_number, client)
 
     def close_round(self, *, coin: bytes = b"") -> bytes:
-        """Take no more reports; a coin and the list of complete reports, for the peer.
+        """Take no more reports. Returns a coin and the list of complete reports, for the peer.
 
         A server that was started again inside the round hands in the coin that it drew before.
         """
@@ -318,7 +318,7 @@ class Server(SecretHolder):
         return tuple(self._opening.accepted)
 
     def commit(self, *, salt: bytes = b"", share: Buffer = b"") -> bytes:
-        """Aggregate the accepted reports; a commitment to this server's share, for the peer.
+        """Aggregate the accepted reports. Returns a commitment to this server's share, for the peer.
 
         A server that was started again after it committed hands in the salt and the share of
         `committed`: with other noise in the share, the difference would be a second opening.

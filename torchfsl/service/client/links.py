@@ -82,7 +82,11 @@ class Closing:
     """A context manager whose block ends with `close`."""
 
     def close(self) -> None:
-        """Close the channels."""
+        """Close the channels; each class that has some does it.
+
+        Raises:
+            NotImplementedError: if the class has no `close` of its own.
+        """
         raise NotImplementedError
 
     def __enter__(self) -> Self:
