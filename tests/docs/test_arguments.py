@@ -26,9 +26,10 @@ def missing(owner: str, whole: str, function: Function) -> Iterator[str]:
     arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
     static = any(ast.unparse(d) == "staticmethod" for d in function.decorator_list)
     for argument in arguments[bool(owner) and not static :]:
-        if argument is not None and not argument.arg.startswith("_"):
-            if not re.search(rf"\b{argument.arg}\b", whole):
-                yield argument.arg
+        if argument is None or argument.arg.startswith("_"):
+            continue
+        if not re.search(rf"\b{argument.arg}\b", whole):
+            yield argument.arg
     errors = whole.partition("Raises:")[2]
     for node in ast.walk(function):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):

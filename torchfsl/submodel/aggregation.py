@@ -163,7 +163,7 @@ class Aggregation(Protocol):
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """Begin a round.
 
-        Some protocols must know the cohort before anybody starts, others take whoever comes.
+        Some protocols must know the cohort before clients start, others do not.
 
         Args:
             round_number: above that of every earlier round.

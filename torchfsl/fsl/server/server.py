@@ -318,7 +318,7 @@ class Server(SecretHolder):
         return tuple(self._opening.accepted)
 
     def commit(self, *, salt: bytes = b"", share: Buffer = b"") -> bytes:
-        """Aggregate the accepted reports. Returns a commitment to this server's share, for the peer.
+        """Aggregate the accepted reports. Returns a commitment to the share, for the peer.
 
         A server that was started again after it committed hands in the salt and the share of
         `committed`: with other noise in the share, the difference would be a second opening.

@@ -85,7 +85,7 @@ class Closing:
         """Close the channels; each class that has some does it.
 
         Raises:
-            NotImplementedError: if the class has no `close` of its own.
+            NotImplementedError: if the class does not define `close`.
         """
         raise NotImplementedError
 
