@@ -180,7 +180,7 @@ class Aggregation(Protocol):
         """Open the sums over the clients that submitted and apply them to the model.
 
         Returns:
-            The opened sums and the clients' receipts.
+            The aggregate and the clients' receipts.
 
         Raises:
             ProtocolError: if too few clients are left; the round ends unopened.
