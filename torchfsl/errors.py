@@ -217,6 +217,12 @@ class ProtocolError(Error):
 def refuse(what: str, given: object, remedy: str, code: str = "wrong-type") -> NoReturn:
     """Say what an argument is, by its type alone as values may be private, and what to pass.
 
+    Args:
+        what: name of the argument, as the message begins.
+        given: the argument; only its type appears in the message.
+        remedy: what to pass instead.
+        code: a key of `CODES`.
+
     Raises:
         ParameterError: always.
     """
@@ -233,8 +239,15 @@ def expect_a(
 ) -> None:
     """Refuse an argument that is not an instance of `kind`.
 
+    Args:
+        kind: the type expected, or several.
+        given: the argument.
+        what: name of the argument, as the message begins.
+        remedy: what to pass instead.
+        code: a key of `CODES`.
+
     Raises:
-        ParameterError: see `refuse`.
+        ParameterError: if it is not an instance; see `refuse`.
     """
     if not isinstance(given, kind):
         refuse(what, given, remedy, code)
@@ -245,23 +258,36 @@ def expect_able(
 ) -> None:
     """Refuse an argument that lacks one of these methods, or is a class that has them.
 
+    Args:
+        methods: names that the argument must have.
+        given: the argument.
+        what: name of the argument, as the message begins.
+        remedy: what to pass instead.
+        code: a key of `CODES`.
+
     Raises:
-        ParameterError: see `refuse`.
+        ParameterError: if a method is missing, or it is a class; see `refuse`.
     """
     if isinstance(given, type) or not all(hasattr(given, name) for name in methods):
         refuse(what, given, remedy, code)
 
 
 def is_real(given: object) -> bool:
-    """Whether an argument is a real number of Python or NumPy; True is none."""
+    """Whether `given` is a real number of Python or NumPy. A bool is not."""
     return isinstance(given, numbers.Real) and not isinstance(given, bool)
 
 
 def whole_numbers(**given: object) -> list[int]:
     """Arguments as plain integers, in order; those of NumPy are converted.
 
+    Args:
+        **given: arguments by name.
+
+    Returns:
+        Their values as Python integers, in order.
+
     Raises:
-        ParameterError: if one is not an integer; True is not one either.
+        ParameterError: if one is not an integer, or is a bool.
     """
     whole = []
     for name, value in given.items():
@@ -276,8 +302,12 @@ def whole_numbers(**given: object) -> list[int]:
 def as_number(what: str, given: object) -> float:
     """A number, or a tensor of one, as a float.
 
+    Args:
+        what: name of the argument, as the message begins.
+        given: a number, or a tensor of one element.
+
     Raises:
-        ParameterError: it is something else.
+        ParameterError: if it is something else.
     """
     try:
         if given is not None and not isinstance(given, str | bytes):

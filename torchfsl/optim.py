@@ -52,6 +52,9 @@ def Adam(
         lr: rate.
         betas: of the moments, in [0, 1).
         eps: added to the root of the second moment.
+
+    Returns:
+        Settings, to pass as the servers' optimizer.
     """
     return OptimizerSettings("adam", lr=lr, beta1=betas[0], beta2=betas[1], eps=eps)
 
@@ -86,6 +89,9 @@ def FTRL(
         beta: added to the root of the sum of squares.
         l1: strength of the L1 penalty.
         l2: strength of the L2 penalty.
+
+    Returns:
+        Settings, to pass as the servers' optimizer.
     """
     return OptimizerSettings("ftrl", lr=lr, beta=beta, l1=l1, l2=l2)
 

@@ -138,11 +138,19 @@ class FixedPoint:
     ) -> FixedPoint:
         """The encoding of most fraction bits that keeps values up to `clip`.
 
-        The clip that it has is up to twice the one asked for. The other arguments are those of
-        `filling`.
+        The clip that it has is up to twice the one asked for.
+
+        Args:
+            ring_bits: see `FixedPoint`.
+            clip: largest magnitude that is kept, above 0 and below 2**63.
+            max_clients: most reports of a round.
+            max_weight: largest weight of a client.
+            noise: most that both servers' noise adds, see `SubmodelPlan.noise_sigma`.
+            rounding: see `FixedPoint`.
 
         Raises:
-            ParameterError: if the ring has no room for such values of so many clients.
+            ParameterError: if `clip` is out of range, or the ring has no room for such values of so
+                many clients.
         """
         _check_cohort(max_clients, max_weight, noise)
         cohort = max_clients * max_weight
@@ -195,8 +203,11 @@ class FixedPoint:
             values: finite reals; float32 and float64 are handled exactly.
             rounding_key: 16 bytes, used once; wanted exactly when `rounding` is `stochastic`.
 
+        Returns:
+            int64 in [-q_max, q_max], same shape, and what was clipped.
+
         Raises:
-            ParameterError: a value is NaN or infinite, or the key is missing or superfluous.
+            ParameterError: if a value is NaN or infinite, or the key is missing or superfluous.
         """
         reals = np.asarray(values, dtype=np.float64)
         largest = float(np.abs(reals).max(initial=0.0))  # NaN if any value is

@@ -224,7 +224,7 @@ class Hooks:
         )
 
     def explain_memory(self, plan: SubmodelPlan) -> list[str]:
-        """Lines about memory that rounds need at this client, one for each part of the model."""
+        """Lines about a client's memory in rounds of `plan`, one for each part of the model."""
         return explain_memory(plan, self.inventory, self.recorder.tables, self.rows, self.rest)
 
     def validate(self) -> None:
@@ -247,8 +247,12 @@ class Hooks:
     def check_row_by_row(self, retrieving: Iterable[Segment]) -> None:
         """Check, once for each table, that the optimizer steps fetched rows one by one.
 
+        Args:
+            retrieving: segments whose rows clients fetch.
+
         Raises:
-            ParameterError: see `check_row_by_row` of `watch.optimizers`.
+            ParameterError: if the optimizer steps them otherwise; see `check_row_by_row` of
+                `watch.optimizers`.
         """
         if self.settings.source == "gradient":
             return
@@ -266,7 +270,7 @@ class Hooks:
         self._hooks = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Residuals, personal parts, states by client and round count, for `torch.save`."""
+        """The residuals, personal parts, states by client and round count, for `torch.save`."""
         return {
             "residuals": self.residuals.state_dict(),
             "personal": self.personal.state_dict(),
@@ -276,7 +280,14 @@ class Hooks:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a `state_dict`; ParameterError if it is not one or has other table shapes."""
+        """Take over what `state_dict` returned.
+
+        Args:
+            state: that mapping, of a model with the same table shapes.
+
+        Raises:
+            ParameterError: if it is not a `state_dict`, or has other table shapes.
+        """
         self.exchange.check_state(state)
         self.residuals.load_state_dict(state["residuals"])
         self.personal.load_state_dict(state["personal"])

@@ -70,7 +70,13 @@ class Dense:
         return m
 
     def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
-        """All positions, int64 [m]."""
+        """All positions, int64 [m].
+
+        Args:
+            totals: float `[m, tau]`; only m counts.
+            k: not used.
+            round_number: not used.
+        """
         return torch.arange(totals.shape[0], device=totals.device)
 
 
@@ -103,7 +109,16 @@ class TopK(_Share):
     block: ClassVar[int] = 1
 
     def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
-        """Positions of largest L1 norm of `totals` [m, tau]: int64 [k], increasing."""
+        """Positions of largest L1 norm.
+
+        Args:
+            totals: float `[m, tau]`, change and residual.
+            k: how many to choose.
+            round_number: not used.
+
+        Returns:
+            int64 [k], increasing.
+        """
         scores = totals.abs()
         return top(scores[:, 0] if scores.shape[1] == 1 else scores.sum(dim=1), k)
 
@@ -126,7 +141,16 @@ class BlockTopK(_Share):
     policy: ClassVar[Policy] = "blocks"
 
     def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
-        """Blocks of largest L1 norm of `totals` [m, tau]: int64 [k], increasing."""
+        """Blocks of largest L1 norm.
+
+        Args:
+            totals: float `[m, tau]`, change and residual, a block per row.
+            k: how many to choose.
+            round_number: not used.
+
+        Returns:
+            int64 [k], increasing.
+        """
         return top(totals.abs().sum(dim=1), k)
 
 
@@ -189,12 +213,30 @@ class RandomK(_Share):
         return "scalars" if self.block == 1 else "blocks"
 
     def positions(self, m: int, k: int, round_number: int) -> torch.Tensor:
-        """The round's positions: int64 [k], increasing, in [0, m)."""
+        """The positions of a round, drawn from `seed` and the round's number.
+
+        Args:
+            m: number of positions.
+            k: how many to draw, at most m.
+            round_number: number of the round, from 0.
+
+        Returns:
+            int64 [k], increasing, in [0, m).
+        """
         stream = np.random.Generator(np.random.Philox([self.seed, round_number]))
         return torch.from_numpy(np.sort(stream.choice(m, size=k, replace=False)))
 
     def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
-        """The round's positions, whatever the values."""
+        """The round's positions, whatever the values.
+
+        Args:
+            totals: float `[m, tau]`; only m counts.
+            k: how many to choose.
+            round_number: number of the round, from 0.
+
+        Returns:
+            int64 [k], increasing, on the device of `totals`.
+        """
         return self.positions(totals.shape[0], k, round_number).to(totals.device)
 
 
@@ -270,7 +312,16 @@ class Fixed:
         return ids.numel()
 
     def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
-        """The fixed positions, whatever the values."""
+        """The fixed positions, whatever the values.
+
+        Args:
+            totals: float `[m, tau]`; only its device counts.
+            k: not used.
+            round_number: not used.
+
+        Returns:
+            int64, increasing, on the device of `totals`.
+        """
         return self.ids().to(totals.device)
 
 

@@ -143,7 +143,12 @@ class Residual:
         return SparseRows(part.ids.to(device), part.values.to(device), part.pending.to(device))
 
     def stage(self, name: str, remaining: torch.Tensor | SparseRows) -> None:
-        """Note the residual of segment `name` after the update now being made is sent."""
+        """Note the residual of segment `name` after the update now being made is sent.
+
+        Args:
+            name: of the segment.
+            remaining: change and old residual without what is sent, dense or by rows.
+        """
         self._staged[name] = remaining
 
     def settle(

@@ -146,10 +146,10 @@ class Round:
 
     @loss.setter
     def loss(self, value: SupportsFloat | None) -> None:
-        """Set it, in the block or before `retry`.
+        """Set it to `value`, in the block or before `retry`; None for no loss.
 
         Raises:
-            ParameterError: not a number, nor a tensor of one.
+            ParameterError: if it is neither a number nor a tensor of one.
         """
         self._loss = None if value is None else as_number("the loss", value)
 

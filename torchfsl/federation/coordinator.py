@@ -125,8 +125,11 @@ class Coordinator(Closing):
             expected: reports at both servers after which it closes early; 0 for none.
             timeout: seconds after which it closes in any case.
 
+        Returns:
+            The result of the round.
+
         Raises:
-            ProtocolError: it ended unopened, with the reason.
+            ProtocolError: if it ended unopened, with the reason.
         """
         start, number = time.perf_counter(), self.open_round(expected=expected, timeout=timeout)
         self._wait(number)
@@ -143,6 +146,9 @@ class Coordinator(Closing):
             total: rounds in all.
             expected: see `run_round`.
             timeout: see `run_round`.
+
+        Yields:
+            The result of each round.
         """
         while self.rounds_applied < total:
             yield self.run_round(expected=expected, timeout=timeout)
@@ -168,8 +174,11 @@ class Coordinator(Closing):
     def close_round(self) -> RoundResult:
         """Close the running round now and wait until it is applied.
 
+        Returns:
+            The result of the round.
+
         Raises:
-            ProtocolError: none is running, or it ended unopened.
+            ProtocolError: if none is running, or it ended unopened.
         """
         start, number = time.perf_counter(), self._owner.running_round()
         self._owner.close_round(number)

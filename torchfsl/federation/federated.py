@@ -206,7 +206,7 @@ class Federated:
         self.planner.take(plan)
 
     def make_plan(self, **changes: Any) -> Plan:
-        """Make the plan from the options of this object and `changes` of them.
+        """Make and return the plan from the options of this object and `changes` of them.
 
         For what is known only once the model is here:
         `fed.make_plan(rows_per_client=fed.suggest_rows(batches_of_clients))`.
@@ -469,10 +469,10 @@ class Federated:
         return {**self.hooks.state_dict(), "plan": plan, "buffers": buffers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a `state_dict`.
+        """Take over the `state` that `state_dict` returned.
 
         Raises:
-            ParameterError: it is another object's or another model's; nothing is changed then.
+            ParameterError: if it is another object's or another model's; nothing is changed then.
         """
         plan = self.planner.saved(state)
         own = {name: v for name, v in state.items() if name not in ("plan", "buffers")}

@@ -54,7 +54,10 @@ class LocalServers:
     """
 
     def __init__(self, home: Aggregation, *, has_reports: bool = False) -> None:
-        """With `has_reports` a plan with noise needs `load_state_dict` before a round."""
+        """Hold the servers `home`.
+
+        With `has_reports` a plan with noise needs `load_state_dict` before a round.
+        """
         self.plan, self._home, self._privacy = home.plan, home, PrivacyState(home)
         self.number = self.closed = -1
         self._open: _OpenRound | None = None
@@ -112,21 +115,21 @@ class LocalServers:
             self._open = None
 
     def participant(self, client_id: int) -> Participant:
-        """The client of that number, in the open round.
+        """The client with number `client_id`, in the open round.
 
         Raises:
-            ProtocolError: no round is open.
+            ProtocolError: if no round is open.
         """
         if self._open is None:
             raise ProtocolError("no round is open: wrap the clients in `with servers.round():`")
         return self._home.participant(client_id)
 
     def may_report(self, client_id: int) -> bool:
-        """Whether the plan's participation limits allow the client in the next round."""
+        """Whether the plan's participation limits allow client `client_id` in the next round."""
         return self._privacy.may_report(client_id)
 
     def submitted(self, finished: Round) -> None:
-        """Take note of a round that was sent; `Federated.round` calls it."""
+        """Take note of a round that was sent, `finished`; `Federated.round` calls it."""
         if self._open is not None:
             self._open.note(finished)
 
@@ -143,11 +146,12 @@ class LocalServers:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`.
+        """Go on from the `state` that `state_dict` returned.
 
         Raises:
-            ParameterError: it is of another model, or of another kind of optimizer.
-            ProtocolError: a round is open.
+            ParameterError: if it is of another model, another plan with noise, or another kind of
+                optimizer.
+            ProtocolError: if a round is open.
         """
         if self._open is not None:
             raise ProtocolError("a round is open: load the state before it or after")

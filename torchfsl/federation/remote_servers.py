@@ -38,7 +38,7 @@ class RemoteServers(Closing):
     """
 
     def __init__(self, connection: Connection, client_id: int) -> None:
-        """Nothing is sent; `connect` checked the plan."""
+        """Take a `connection` whose plan `connect` checked. Nothing is sent."""
         self._connection, self.client_id = connection, client_id
         self.number: int | None = None
 
@@ -60,10 +60,10 @@ class RemoteServers(Closing):
         return self._connection.model_version()[0]
 
     def participant(self, client_id: int) -> Client:
-        """This client.
+        """This client; `client_id` is its number.
 
         Raises:
-            ParameterError: another number than its certificate's.
+            ParameterError: if the number is not that of its certificate.
         """
         if client_id != self.client_id:
             raise ParameterError(
@@ -73,7 +73,7 @@ class RemoteServers(Closing):
         return self._connection.client
 
     def submitted(self, finished: Round) -> None:
-        """Nothing more is to be done for a report that both servers have."""
+        """Nothing more is to be done for `finished`: both servers have its report."""
 
     def rounds(self, timeout: float = 3600.0) -> Iterator[int]:
         """Number after number of rounds that open; first sends what an interruption left.
@@ -139,11 +139,14 @@ def connect(
         outbox: file in which a report waits until both servers have it; None for no resuming.
         timeout: seconds to wait for servers that are not there, or have no task yet.
 
+    Returns:
+        The servers, to pass to `Federated.round`.
+
     Raises:
-        NotReady: they were not there, or had no task, in time.
-        ParameterError: the certificate is another client's or has expired, or the plan is below
+        NotReady: if they were not there, or had no task, in time.
+        ParameterError: if the certificate is another client's or has expired, or the plan is below
             the policy. Nothing of the client has been sent then.
-        ProtocolError: the servers disagree, or the plan is not bound to them.
+        ProtocolError: if the servers disagree, or the plan is not bound to them.
     """
     connection = connect_client(
         urls,

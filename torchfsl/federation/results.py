@@ -134,7 +134,11 @@ class SimulationResult:
     checkpoint: dict[str, Any] = field(default_factory=dict)
 
     def column(self, name: str) -> list[Any]:
-        """A field of each round, or a metric of the rounds that were evaluated, in order."""
+        """A field of each round, or a metric of the rounds that were evaluated, in order.
+
+        Args:
+            name: of a field of `RoundResult`, or of a metric.
+        """
         if name in RoundResult.__dataclass_fields__:
             return [getattr(one, name) for one in self.rounds]
         return [one.metrics[name] for one in self.rounds if name in one.metrics]

@@ -132,10 +132,13 @@ class ClientPolicy:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> ClientPolicy:
-        """From a table of TOML.
+        """Read a policy from `values`, a table of TOML.
+
+        Returns:
+            The policy.
 
         Raises:
-            ParameterError: an unknown name, or a value of another type.
+            ParameterError: if a name is unknown, or a value has another type.
         """
         kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         if not set(values) <= set(kinds):
@@ -159,10 +162,13 @@ class ClientPolicy:
 
     @classmethod
     def from_toml(cls, path: Path) -> ClientPolicy:
-        """From a policy file, whose names are those of the attributes.
+        """Read a policy from the file `path`, whose names are those of the attributes.
+
+        Returns:
+            The policy.
 
         Raises:
-            ParameterError: it cannot be read, or holds anything else.
+            ParameterError: if it cannot be read, or holds anything else.
         """
         try:
             return cls.from_mapping(tomllib.loads(path.read_text(encoding="utf-8")))

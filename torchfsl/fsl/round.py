@@ -111,6 +111,9 @@ def finish_round(servers: tuple[Server, Server], *, auditors: tuple[Auditor, ...
         servers: server 0 and server 1.
         auditors: of server 0 and of server 1, in a plan with an audit.
 
+    Returns:
+        The exact sums, which both servers have applied.
+
     Raises:
         ProtocolError: the servers disagree, or too few reports are acceptable: the round ends
             unopened. Or no round is open, or another call is finishing it, which goes on.

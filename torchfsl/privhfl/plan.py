@@ -162,7 +162,7 @@ class QueryPlan:
         return self.ring.limit / (self.max_answering * self.logit_bound)
 
     def units(self, graph: Graph) -> list[Unit]:
-        """Comparisons of a batch in the order in which they are made."""
+        """Comparisons of a batch through `graph`, in the order in which they are made."""
         units = []
         for number, node in enumerate(graph.nodes):
             values = self.batch * node.numel
@@ -182,7 +182,7 @@ class QueryPlan:
     # --- lengths of bodies ------------------------------------------------------------------------
 
     def weights_bytes(self, graph: Graph) -> int:
-        """Bytes of masked weights, with their version."""
+        """Bytes of the masked weights of `graph`, with their version."""
         return 8 + self.ring.item_bytes * graph.num_weights
 
     def share_bytes(self, unit: Unit) -> int:
@@ -190,34 +190,34 @@ class QueryPlan:
         return unit.shares * unit.count * self.ring.item_bytes
 
     def dealing_bytes(self, graph: Graph) -> int:
-        """Bytes that the dealer sends the server for a batch."""
+        """Bytes that the dealer sends the server for a batch through `graph`."""
         return sum(
             self.backend.dealt_bytes(unit.count) + self.share_bytes(unit)
             for unit in self.units(graph)
         )
 
     def dealing_parts(self, graph: Graph) -> list[int]:
-        """Bytes of the messages in which the dealer sends `dealing_bytes`, in order."""
+        """Bytes of the messages in which the dealer sends `dealing_bytes` of `graph`, in order."""
         whole, rest = divmod(self.dealing_bytes(graph), MAX_DEALING_BYTES)
         return [MAX_DEALING_BYTES] * whole + [rest] * (rest > 0 or not whole)
 
     def relayed_bytes(self, graph: Graph) -> int:
-        """Bytes of `dealing_bytes` that the server passes on."""
+        """Bytes of `dealing_bytes` of `graph` that the server passes on."""
         if not self.backend.relayed:
             return 0
         return sum(self.backend.dealt_bytes(unit.count) for unit in self.units(graph))
 
     def products_bytes(self, graph: Graph) -> int:
-        """Bytes of the server's masked products."""
+        """Bytes of the server's masked products in `graph`, for a batch."""
         values = sum(graph.nodes[i].numel for i in graph.linears[:-1])
         return self.ring.item_bytes * self.batch * values
 
     def query_bytes(self) -> int:
-        """Of a share of a batch of queries."""
+        """Bytes of a share of a batch of queries."""
         return self.ring.item_bytes * self.batch * math.prod(self.input_shape)
 
     def sum_bytes(self) -> int:
-        """Of the sum of logits."""
+        """Bytes of the sum of logits of a batch."""
         return self.ring.item_bytes * self.batch * self.num_classes
 
     def steps(self, client: int) -> list[int]:
@@ -248,7 +248,7 @@ class QueryPlan:
         return {client: _turns(*_programs(self, g)) for client, g in self.graphs.items()}
 
     def phase_bytes(self, client: int) -> dict[str, int]:
-        """By phase what one batch with one answering client takes, headers included.
+        """Bytes by phase that one batch with one answering client takes, headers included.
 
         `setup` is once a version of its weights and querying party; the sum of logits, one message
         for all answering clients, is not in it.

@@ -62,12 +62,17 @@ class Answer:
 def make_plan(
     modules: Mapping[int, nn.Module], input_shape: tuple[int, ...], **fields: Any
 ) -> QueryPlan:
-    """The plan of clients with these modules; `fields` are the others of `QueryPlan`.
+    """The plan of clients with these modules.
 
     Every plan has a fresh session from the operating system: parties share one plan.
 
+    Args:
+        modules: by client number, the module that it answers with.
+        input_shape: of one input, without the batch.
+        **fields: the other fields of `QueryPlan`.
+
     Raises:
-        ParameterError: a module holds what the protocol lacks, or fields do not fit.
+        ParameterError: if a module holds what the protocol lacks, or fields do not fit.
     """
     graphs = {c: read_network(module, input_shape).graph for c, module in modules.items()}
     return QueryPlan(graphs, **fields)
@@ -149,8 +154,13 @@ class Querying:
     def load_quantised(self, client: int, network: Quantised, version: int | None = None) -> None:
         """`load` of weights that are ring elements already; the range of the samples stays.
 
+        Args:
+            client: one of the plan's.
+            network: its weights, as ring elements.
+            version: see `load`.
+
         Raises:
-            ParameterError: unknown client, or another graph.
+            ParameterError: if the client is unknown, or the graph is another one.
         """
         self.plan.graph_of(client)
         self.answering[client].load(network, version)

@@ -31,7 +31,7 @@ class Cost:
     messages: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, other: Cost) -> None:
-        """Count another's in."""
+        """Add the counts of `other`."""
         self.sent.update(other.sent)
         for party, seconds in other.seconds.items():
             self.seconds[party] += seconds
@@ -49,7 +49,7 @@ class Cost:
         self.seconds[party] += time.process_time() - start  # type: ignore[assignment]
 
     def count(self, link: str, data: bytes) -> None:
-        """Count a message."""
+        """Count the message `data` on a `link`."""
         name = link, PHASES[kind_of(data)]
         self.sent[name] += len(data)
         self.messages[name] += 1

@@ -88,6 +88,10 @@ class Ring:
     def encode(self, values: torch.Tensor, frac_bits: int) -> torch.Tensor:
         """Nearest multiples of 2**-frac_bits, as ring elements of the same shape.
 
+        Args:
+            values: finite reals, any shape.
+            frac_bits: bits after the point.
+
         Raises:
             ParameterError: if a value is not finite, or does not fit.
         """
@@ -101,11 +105,11 @@ class Ring:
         return scaled.to(self.dtype)
 
     def decode(self, whole: torch.Tensor, frac_bits: int) -> torch.Tensor:
-        """Ring elements as reals: float64, divided by 2**frac_bits."""
+        """The ring elements `whole` as reals: float64, divided by 2**frac_bits."""
         return torch.ldexp(whole.double(), torch.tensor(-frac_bits))
 
     def uniform(self, key: bytes, shape: tuple[int, ...]) -> torch.Tensor:
-        """Uniform ring elements from a key of 16 bytes that is used once."""
+        """Uniform ring elements of `shape` from a key of 16 bytes that is used once."""
         words = kdf.stream(key, math.prod(shape) * self.item_bytes).view(self.word)
         return self.tensor(words, shape)
 
@@ -120,5 +124,5 @@ class Ring:
         return torch.from_numpy(signed).reshape(shape)
 
     def from_bytes(self, data: memoryview, shape: tuple[int, ...]) -> torch.Tensor:
-        """Elements from exactly as many bytes; the result owns its memory."""
+        """Ring elements of `shape` from exactly as many bytes of `data`, which it copies."""
         return self.tensor(np.frombuffer(data, self.word).copy(), shape)

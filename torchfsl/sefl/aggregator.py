@@ -93,9 +93,14 @@ class Aggregator(BoundServer):
     def bind(self, plan: SeflPlan, key_message: bytes) -> None:
         """Take the completed plan and the key holder's KEY, once.
 
+        Args:
+            plan: the draft with this aggregator's and the key holder's keys.
+            key_message: what `KeyHolder.key_message` returned.
+
         Raises:
-            ParameterError: it is not the draft with this aggregator's key and a key holder's.
-            DecodeError: no such message, or another key than the plan names.
+            ParameterError: if the plan is not the draft with this aggregator's key and a key
+                holder's.
+            DecodeError: if it is no such message, or has another key than the plan names.
         """
         key_digest, answer_key = bytes.fromhex(plan.public_key), bytes.fromhex(plan.answer_key)
         self._check_bound(plan, key_digest, self.receipt_key, answer_key)
@@ -131,12 +136,18 @@ class Aggregator(BoundServer):
         self.state = RoundState.OPEN
 
     def receive(self, message: bytes) -> bytes:
-        """Take a client's UPDATE and give it a RECEIPT. The same one again changes nothing.
+        """Take a client's UPDATE. The same one again changes nothing.
+
+        Args:
+            message: the UPDATE.
+
+        Returns:
+            A signed RECEIPT, for the client.
 
         Raises:
-            DecodeError: malformed bytes.
-            RejectedSubmission: another round's, too late, one client too many, or a second update
-                that differs from the first.
+            DecodeError: if the bytes are malformed.
+            RejectedSubmission: if the update is another round's or too late, the round is full, or
+                it differs from the client's first one.
         """
         plan = self.plan
         decoded = messages.decode(plan, message, Kind.UPDATE)
@@ -164,7 +175,12 @@ class Aggregator(BoundServer):
         return messages.encode(plan, Kind.RECEIPT, self.last_round, decoded.client, digest, signed)
 
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
-        """KEY at any time, MODEL while the round is open.
+        """The message of `kind` for a client.
+
+        Args:
+            kind: KEY at any time, or MODEL while the round is open.
+            round_number: number of the open round; not used for KEY.
+            client: number of the client; not used for KEY.
 
         Raises:
             RejectedSubmission: if the round's state does not offer it.
@@ -184,10 +200,13 @@ class Aggregator(BoundServer):
         return tuple(sorted(self._held().names)) if self._round else ()
 
     def close_round(self) -> bytes:
-        """Take no more updates; SUM, for the key holder.
+        """Take no more updates.
+
+        Returns:
+            SUM, for the key holder.
 
         Raises:
-            ProtocolError: too few clients; the round ends unopened.
+            ProtocolError: if there are too few clients; the round ends unopened.
         """
         expect_state(self.state, RoundState.OPEN)
         held, plan = self._held(), self.plan
@@ -206,9 +225,15 @@ class Aggregator(BoundServer):
     def open(self, message: bytes) -> Opened:
         """Take the mask off the key holder's VALUE and add this server's noise. Ends the round.
 
+        Args:
+            message: the key holder's VALUE.
+
+        Returns:
+            The exact sums, with the noise of both servers.
+
         Raises:
-            DecodeError: malformed bytes; the round goes on waiting.
-            RejectedSubmission: not signed by the key holder, or an answer to something else.
+            DecodeError: if the bytes are malformed; the round goes on waiting.
+            RejectedSubmission: if the key holder did not sign it, or it answers something else.
         """
         expect_state(self.state, RoundState.OPENING)
         plan, held = self.plan, self._held()

@@ -83,10 +83,13 @@ class Client:
             round_number: the round's, above every earlier one of this client.
             indices: nothing is selected here, so none are taken.
 
+        Returns:
+            The client in this round.
+
         Raises:
-            ParameterError: indices were given.
-            ProtocolError: a round that this client was in, or an earlier one.
-            DecodeError: no public key, or not the plan's.
+            ParameterError: if indices were given.
+            ProtocolError: if this client was in the round, or in a later one.
+            DecodeError: if there is no public key, or not the plan's.
         """
         if indices:
             raise ParameterError(f"sefl sends every position; there is no choice of {set(indices)}")

@@ -124,13 +124,19 @@ class KeyHolder(BoundServer):
         return messages.encode(self.plan, Kind.KEY, 0, 0, self._keys.public)
 
     def open(self, message: bytes) -> bytes:
-        """Decrypt the masked sum of a round, add this server's noise, and answer with VALUE.
+        """Decrypt the masked sum of a round and add this server's noise.
 
         The round is spent as soon as the message is well formed and the aggregator's, whatever
         becomes of it; of the plan's `max_rounds` only one that is decrypted.
 
+        Args:
+            message: the aggregator's SUM.
+
+        Returns:
+            VALUE, for the aggregator.
+
         Raises:
-            DecodeError: malformed bytes.
+            DecodeError: if the bytes are malformed.
             RejectedSubmission: if the aggregator has not signed it, or the round is not above the
                 last one. If there are more rounds than the plan allows, too few clients, or
                 ciphertexts that no honest sum has.
@@ -164,9 +170,9 @@ class KeyHolder(BoundServer):
         return messages.encode(plan, Kind.VALUE, number, 0, digest, values, signing=self._signing)
 
     def listed(self, round_number: int) -> list[Named]:
-        """The clients and digests of updates that the aggregator listed for the last aggregate.
+        """The clients and digests of updates that the aggregator listed for `round_number`.
 
-        A client compares with its receipt: a signed receipt that is not listed convicts the
-        aggregator, see `client.check_listed`. Empty for other rounds.
+        Only the last aggregate has a list. A client compares it with its receipt: a signed receipt
+        that is not listed convicts the aggregator, see `client.check_listed`.
         """
         return list(self._listed.get(round_number, []))

@@ -132,7 +132,13 @@ class SeflPlan(SubmodelPlan):
         return not self.public_key
 
     def bound_to(self, public_key: bytes, receipt_key: bytes, answer_key: bytes) -> SeflPlan:
-        """This plan with its servers' keys, 32 bytes each; of the public key it is the digest."""
+        """This plan with its servers' keys.
+
+        Args:
+            public_key: digest of the public key, 32 bytes.
+            receipt_key: the aggregator's public signing key, 32 bytes.
+            answer_key: the key holder's public signing key, 32 bytes.
+        """
         return dataclasses.replace(
             self,
             public_key=public_key.hex(),
@@ -146,7 +152,7 @@ class SeflPlan(SubmodelPlan):
         return dataclasses.replace(self, public_key="", receipt_key="", answer_key="")
 
     def check_clients(self, count: int) -> str:
-        """Why a sum of so many clients may not be opened; empty if it may."""
+        """Why a sum of `count` clients may not be opened; empty if it may."""
         if self.min_clients <= count <= self.max_clients:
             return ""
         return (
@@ -164,10 +170,13 @@ class SeflPlan(SubmodelPlan):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> SeflPlan:
-        """Read a peer's plan, or one's own of an earlier run; everything is validated.
+        """Read `text`, a peer's plan or one's own of an earlier run; everything is validated.
+
+        Returns:
+            The plan.
 
         Raises:
-            DecodeError: not canonical JSON of a valid plan.
+            DecodeError: if it is not canonical JSON of a valid plan.
         """
         return read_plan(cls, text)
 
@@ -210,8 +219,11 @@ def build_plan(
         max_clients: see `SubmodelPlan`.
         **options: see `PlanOptions`.
 
+    Returns:
+        The plan, without keys.
+
     Raises:
-        ParameterError: a limit is exceeded; the message names it.
+        ParameterError: if a limit is exceeded; the message names it.
     """
     fields: dict[str, Any] = {**options, "session": drawn_session(options.get("session"))}
     segments = plain_segments(specs)

@@ -85,29 +85,29 @@ class LoopbackServers:
         return [f"https://127.0.0.1:{port}" for port in self.seen_ports]
 
     def state(self, party: int) -> Path:
-        """The state folder of a server."""
+        """The state folder of the server `party`, 0 or 1."""
         return self.folder / f"state{party}"
 
     def log(self, party: int) -> str:
-        """The log of a server."""
+        """The log of the server `party`, 0 or 1."""
         return (self.folder / f"server{party}.log").read_text()
 
     def start(self, *parties: int) -> None:
-        """Start servers (both by default) and wait until they listen; raises as `wait` does."""
+        """Start `parties` (both by default) and wait until they listen; raises as `wait` does."""
         for party in parties or (0, 1):
             self.spawn(party)
         for party in parties or (0, 1):
             self.wait(party)
 
     def spawn(self, party: int) -> None:
-        """Start one server."""
+        """Start the server `party`, 0 or 1."""
         with (self.folder / f"server{party}.log").open("a") as log:
             self.processes[party] = subprocess.Popen(  # noqa: S603, our own command
                 self.command(party), stdout=subprocess.PIPE, stderr=log, text=True
             )
 
     def command(self, party: int) -> list[str]:
-        """The command that starts a server."""
+        """The command that starts the server `party`, 0 or 1."""
         return [
             sys.executable, "-m", "torchfsl.service.command", "serve", "--party", str(party),
             "--config", str(self.config), "--listen", f"127.0.0.1:{self.ports[party]}",
@@ -116,10 +116,10 @@ class LoopbackServers:
         ]  # fmt: skip
 
     def wait(self, party: int) -> None:
-        """Until a server that was spawned listens.
+        """Wait until the server `party`, which was spawned, listens.
 
         Raises:
-            RuntimeError: it ended instead; with the end of its log.
+            RuntimeError: if it ended instead; with the end of its log.
         """
         process = self.processes[party]
         assert process is not None
@@ -132,7 +132,7 @@ class LoopbackServers:
         self.web_ports[party] = int(told.get("web", 0))
 
     def kill(self, party: int) -> None:
-        """Send SIGKILL."""
+        """Send SIGKILL to the server `party`, and wait until it has ended."""
         process = self.processes[party]
         if process is not None:
             process.send_signal(signal.SIGKILL)

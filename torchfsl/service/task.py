@@ -86,7 +86,7 @@ class Task:
     past: Past | None = None
 
     def settings(self) -> dict[str, Any]:
-        """As JSON values, without `past`, which servers keep by report."""
+        """The task as JSON values, without `past`, which servers keep by report."""
         return {
             "plan": self.plan.to_json(),
             "nonce": self.nonce.hex(),
@@ -98,10 +98,10 @@ class Task:
 
     @classmethod
     def from_settings(cls, fields: Mapping[str, Any]) -> Task:
-        """Inverse of `settings`.
+        """Inverse of `settings`, whose result `fields` is.
 
         Raises:
-            DecodeError: a field is missing or wrong.
+            DecodeError: if a field is missing or wrong.
         """
         try:
             return cls(
@@ -118,8 +118,12 @@ class Task:
     def check(self, authorities: Authorities, floors: ClientPolicy | None = None) -> None:
         """Refuse a task for other servers, or one below the floors of this one.
 
+        Args:
+            authorities: the certificate authorities that this server trusts.
+            floors: what this server demands of the plan; None checks only the session.
+
         Raises:
-            ParameterError: it is.
+            ParameterError: if the task is for other servers, or below a floor.
         """
         if len(self.nonce) != 16 or authorities.session(self.nonce) != self.plan.session:
             raise ParameterError(
@@ -133,8 +137,12 @@ class Task:
     def new_model(self, state: Mapping[str, Array], moments: Mapping[str, Array]) -> ServerModel:
         """A server's model from arrays.
 
+        Args:
+            state: by name the tensors of the model.
+            moments: by name the optimizer's state; empty for a new optimizer.
+
         Raises:
-            DecodeError: the moments are not those of such an optimizer on these tensors.
+            DecodeError: if the moments are not those of such an optimizer on these tensors.
         """
         chosen = self.optimizer
         optimizer = chosen.resume(moments, state) if moments else chosen.build()
@@ -163,7 +171,14 @@ def bind_plan(
     """The plan for these two servers.
 
     Its session number names both, and clients seal to their keys. Running servers take no plan
-    without their keys: see `Owner.bind`. `audit` has the fields of an audit, if they change.
+    without their keys: see `Owner.bind`.
+
+    Args:
+        plan: for any servers.
+        authorities: certificate authorities of these two.
+        nonce: 16 bytes of this task.
+        server_keys: public keys in hex, of server 0 and of server 1.
+        audit: fields of an audit, if they change.
     """
     session = authorities.session(nonce)
     return dataclasses.replace(plan, session=session, server_keys=server_keys, **(audit or {}))

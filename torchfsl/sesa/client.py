@@ -63,7 +63,11 @@ class Client:
         return f"Client(client_id={self.client_id}, width={self.width})"
 
     def enter(self, round_number: int) -> None:
-        """Ask for a place in the round, with a fresh key; before the server seals the cohort."""
+        """Ask for a place in the round, with a fresh key; before the server seals the cohort.
+
+        Args:
+            round_number: number of the round.
+        """
         number = check_number("round_number", round_number)
         self.line = Line(self.plan, self._server, self.client_id, number)
         self._channels = Channels()
@@ -79,6 +83,9 @@ class Client:
             indices: by segment that is not dense its submodels, as many as its width owns. Under a
                 plan that allows every submodel to be isolated, fewer will do; the rest is filled up
                 with submodels that get zeros.
+
+        Returns:
+            The client in this round.
 
         Raises:
             ParameterError: indices that do not fit the plan; zeros were handed in. Or fewer than

@@ -47,8 +47,11 @@ def build_plan(
         collusion: see `SesaPlan`.
         **options: see `PlanOptions`.
 
+    Returns:
+        The plan.
+
     Raises:
-        ParameterError: a limit is exceeded; the message names it.
+        ParameterError: if a limit is exceeded; the message names it.
     """
     for width in widths:
         expect_a(Width, width, "an entry of widths", "pass Width(owned, clients)")

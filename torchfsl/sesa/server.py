@@ -97,10 +97,13 @@ class Server:
         self.state = RoundState.ENROLLING
 
     def seal(self) -> tuple[int, ...]:
-        """Take no more clients; the numbers of those that entered.
+        """Take no more clients.
+
+        Returns:
+            The numbers of the clients that entered.
 
         Raises:
-            ProtocolError: the plan refuses a round of these; it ends unopened.
+            ProtocolError: if the plan refuses a round of these; it ends unopened.
         """
         expect_state(self.state, RoundState.ENROLLING)
         hellos = self._round.bodies[Kind.HELLO]
@@ -134,7 +137,12 @@ class Server:
             )
 
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
-        """COHORT, MODEL, SURVIVORS or RELAY for a member of the round.
+        """The message of `kind` for a member of the round.
+
+        Args:
+            kind: COHORT, MODEL, SURVIVORS or RELAY.
+            round_number: number of the open round.
+            client: number of the client.
 
         Raises:
             RejectedSubmission: if the state does not offer it, or not to this client.
@@ -158,10 +166,14 @@ class Server:
         return messages.encode(self.plan, kind, round_number, client, *parts)
 
     def close_round(self) -> tuple[int, ...]:
-        """Take no more updates; the numbers of the survivors, whose sums will be opened.
+        """Take no more updates.
+
+        Returns:
+            The numbers of the survivors, whose sums will be opened.
 
         Raises:
-            ProtocolError: too few, or too many isolated submodels; the round ends unopened.
+            ProtocolError: if there are too few, or too many isolated submodels; the round ends
+                unopened.
         """
         expect_state(self.state, RoundState.OPEN)
         cohort = self._cohort()

@@ -209,7 +209,7 @@ class SesaPlan(SubmodelPlan):
         return sum(n * part.size for n, part in zip(owned, self.parts, strict=True))
 
     def share_values(self, width: int) -> int:
-        """Field elements of a share of such a client: one per submodel, and the mask's."""
+        """Field elements of a share of a client of class `width`, those of the mask included."""
         return sum(self.widths[width].owned) + self.sum_values
 
     @property
@@ -266,8 +266,11 @@ class SesaPlan(SubmodelPlan):
     def check_members(self, counts: Sequence[int]) -> None:
         """Check that a round of so many clients of each width may open.
 
+        Args:
+            counts: clients of each width.
+
         Raises:
-            ProtocolError: too few clients, too many, or too many isolated submodels.
+            ProtocolError: if there are too few clients, too many, or too many isolated submodels.
         """
         total = sum(counts)
         if not self.threshold <= total <= self.max_clients:
@@ -293,10 +296,13 @@ class SesaPlan(SubmodelPlan):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> SesaPlan:
-        """Read a peer's plan, or one's own of an earlier run; everything is validated.
+        """Read `text`, a peer's plan or one's own of an earlier run; everything is validated.
+
+        Returns:
+            The plan.
 
         Raises:
-            DecodeError: not canonical JSON of a valid plan.
+            DecodeError: if it is not canonical JSON of a valid plan.
         """
         return read_plan(cls, text, own=_own_fields)
 

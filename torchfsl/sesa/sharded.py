@@ -132,7 +132,7 @@ class Sharded(nn.Module):
         return units | links
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits `[B, O]` of what the plain network takes."""
+        """Return the logits `[B, O]` of `inputs`, which are those of the plain network."""
         logits: Tensor = torch.func.functional_call(self._plain[0], self._weights(), (inputs,))
         return logits
 

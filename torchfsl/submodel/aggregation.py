@@ -100,7 +100,12 @@ class RoundSession(Protocol):
         """By retrieving segment the rows asked for: indices and `[k, tau]` values."""
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
-        """Hand in the quantised update."""
+        """Hand in the quantised update.
+
+        Args:
+            update: integers by segment, see `Update`.
+            weight: of this client in the average, at least 1.
+        """
 
     def abort(self) -> Receipt:
         """Hand in nothing, in a report like any other; no report once the servers have failed."""
@@ -128,7 +133,12 @@ class Participant(Protocol):
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
     ) -> RoundSession:
-        """Take part in the open round, asking for the rows of the retrieving segments."""
+        """Take part in the open round, asking for the rows of the retrieving segments.
+
+        Args:
+            round_number: number of the open round.
+            indices: by retrieving segment, the rows to fetch.
+        """
 
 
 class Aggregation(Protocol):
@@ -151,9 +161,13 @@ class Aggregation(Protocol):
         """The copies of the model in this process, one for each server that holds one."""
 
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
-        """Begin a round of these clients; numbers rise.
+        """Begin a round.
 
-        Some protocols must know the cohort before anybody starts, others take whoever comes.
+        Some protocols must know the cohort before clients start, others do not.
+
+        Args:
+            round_number: above that of every earlier round.
+            cohort: numbers of the clients.
         """
 
     def participant(self, client: int) -> Participant:
@@ -165,6 +179,9 @@ class Aggregation(Protocol):
     def close_round(self) -> Closed:
         """Open the sums over the clients that submitted and apply them to the model.
 
+        Returns:
+            The aggregate and the clients' receipts.
+
         Raises:
-            ProtocolError: too few are left; the round ends unopened.
+            ProtocolError: if too few clients are left; the round ends unopened.
         """

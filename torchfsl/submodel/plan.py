@@ -181,7 +181,7 @@ class SubmodelPlan:
         return tuple(s for s in self.segments if s.retrieve)
 
     def public_bins(self, segment: Segment, round_number: int) -> PublicBins:
-        """A round's bins of a segment that is `binned`."""
+        """The bins of a `segment` that is `binned`, in the round `round_number`."""
         m, k = segment.m, segment.k_max
         seed = bytes.fromhex(getattr(self, self.seed_of_bins))
         return PublicBins.of(seed, segment.name, m, k, round_number)
@@ -228,8 +228,8 @@ class SubmodelPlan:
     def explain(self, **options: Any) -> str:
         """The plan in words: what servers learn, what a client sends, what a round costs.
 
-        For a plan of two servers, `security=True` adds the advantages of attackers over all rounds,
-        and `delta=` is that of the epsilon that is printed (default: 1e-6).
+        For a plan of two servers, `options` are `security=True` for the advantages of attackers
+        over all rounds, and `delta=` of the epsilon that is printed (default: 1e-6).
         """
         package = type(self).__module__.split(".")[1]
         module = importlib.import_module(f"torchfsl.{package}.explain")  # above plans

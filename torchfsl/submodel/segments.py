@@ -182,7 +182,7 @@ class Segment:
         return positions(self.policy, self.tensors, self.tau)
 
     def tree_positions(self, indices: Indices) -> Indices:
-        """Positions `int64[k]` of the index space, as the trees count them; -1 outside them."""
+        """Places `int64[k]` of `indices` in the trees' index space; -1 outside of it."""
         if not self.subset:
             return indices
         subset = subset_array(self.subset)

@@ -138,7 +138,7 @@ class ServerModel:
                 self.optimizer.make_room(tensor.name, tensor.numel)
 
     def row_bytes(self, plan: SubmodelPlan) -> bytes:
-        """The rows that can be retrieved, segment by segment, as clients get them.
+        """The rows of `plan` that can be retrieved, segment by segment, as clients get them.
 
         After them, of segments that clients get rounded, the tensors as they are, so that models
         differ in a digest of this that clients could not tell apart.
@@ -170,8 +170,12 @@ class ServerModel:
 
         float16 tensors, whose numbers end at 65504, are stepped on copies, before all others.
 
+        Args:
+            plan: the plan of the round.
+            opened: its aggregates.
+
         Raises:
-            ProtocolError: a float16 parameter would overflow. Neither the model nor the
+            ProtocolError: if a float16 parameter would overflow. Neither the model nor the
                 optimizer has changed then.
         """
         narrow = {t.name for s in plan.segments for t in s.tensors if t.dtype == "float16"}

@@ -42,12 +42,28 @@ class ServerOptimizer(Protocol):
         return
 
     def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
-        """Change a flat slice `[start, start + len)` of parameter `name` (of `size`) in place."""
+        """Change a flat slice `[start, start + len)` of a parameter in place.
+
+        Args:
+            name: of the parameter.
+            start: position of the slice's first value.
+            size: number of values of the whole parameter.
+            parameter: float64 `[len]`, the slice, which is changed.
+            gradient: float64 `[len]`, of the slice.
+        """
 
     def step_rows(
         self, name: str, rows: Indices, num_rows: int, parameter: Float64, gradient: Float64
     ) -> None:
-        """Change `[k, width]` of these rows of `name` in place; only if `lazy`."""
+        """Change rows of a parameter in place; only if `lazy`.
+
+        Args:
+            name: of the parameter.
+            rows: int64 `[k]`, the rows.
+            num_rows: rows of the whole parameter.
+            parameter: float64 `[k, width]`, these rows, which are changed.
+            gradient: float64 `[k, width]`, of these rows.
+        """
         return
 
     def advance(self) -> None:
@@ -199,8 +215,13 @@ class ServerAdam(_Stateful):
     ) -> None:
         """Set the rates; no state until the first step.
 
+        Args:
+            lr: rate.
+            betas: of the two moments, both in [0, 1).
+            eps: added to the root of the second moment.
+
         Raises:
-            ParameterError: a setting is not a number, or out of range.
+            ParameterError: if a setting is not a number, or out of range.
         """
         super().__init__()
         _check_rate(lr)
@@ -329,7 +350,7 @@ class ServerFTRL(_Stateful):
         self._filled: dict[str, int] = {}  # values, from the first, whose `linear` has begun
 
     def beginning(self, parameter: Float64) -> Float64:
-        """`linear` of values that were never stepped."""
+        """`linear` of values that were never stepped, `parameter`; same shape."""
         return -(parameter * (self.beta / self.lr + self.l2) + np.sign(parameter) * self.l1)
 
     def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:

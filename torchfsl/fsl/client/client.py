@@ -62,9 +62,12 @@ class Client(SecretHolder):
     def open_number(self) -> int:
         """Ask the servers for the number of the open round.
 
+        Returns:
+            The number of the open round.
+
         Raises:
-            ProtocolError: none is open.
-            ParameterError: the transport cannot ask.
+            ProtocolError: if none is open.
+            ParameterError: if the transport cannot ask.
         """
         if not hasattr(self.servers, "open_number"):
             kind = type(self.servers).__name__
@@ -83,6 +86,9 @@ class Client(SecretHolder):
             round_number: the open round.
             indices: for every retrieving segment, the rows wanted: distinct, increasing, at most
                 k_max.
+
+        Returns:
+            The client in this round.
 
         Raises:
             ParameterError: bad indices; the servers have then been sent dummies throughout. Or the
@@ -116,7 +122,15 @@ class Client(SecretHolder):
     def continue_session(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike]
     ) -> ClientRound:
-        """Begin a round in this client's own session; the first call opens it with `indices`."""
+        """Begin a round in this client's own session; the first call opens it with `indices`.
+
+        Args:
+            round_number: number of the open round.
+            indices: by retrieving segment, the rows of the session; only the first call reads them.
+
+        Returns:
+            The client in this round.
+        """
         if self._session is None:
             self._session = self.open_session(indices=indices)
         return self._session.start_round(round_number)

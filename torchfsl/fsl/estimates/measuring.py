@@ -112,7 +112,7 @@ class Rates:
         return trees + self._of_proof(plan, self.proving_seconds, self.proving_value_seconds)
 
     def server(self, plan: Plan, clients: int) -> float:
-        """Core-seconds of one server in a round of so many clients.
+        """Core-seconds of one server in a round of `plan` with so many `clients`.
 
         Raises:
             ParameterError: as `client` does.

@@ -253,6 +253,9 @@ class Plan(SubmodelPlan):
     def from_json(cls, text: str | bytes) -> Plan:
         """Read a peer's plan; everything is validated.
 
+        Returns:
+            The plan.
+
         Raises:
             DecodeError: if `text` is not canonical JSON of a valid plan.
         """

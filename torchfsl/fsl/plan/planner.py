@@ -113,8 +113,11 @@ def build_plan(
         max_clients: most reports that a round may open.
         **options: see `PlanOptions`.
 
+    Returns:
+        The plan.
+
     Raises:
-        ParameterError: a limit is exceeded, or a segment is above break-even under `error`.
+        ParameterError: if a limit is exceeded, or a segment is above break-even under `error`.
     """
     fields: dict[str, Any] = dict(options)  # those of `Plan`, once the others are taken out
     above_break_even = fields.pop("above_break_even", "error")

@@ -161,9 +161,12 @@ class Server(SecretHolder):
     def start(self, peer_state: bytes) -> None:
         """Accept messages, once the peer has shown that it holds the same model.
 
+        Args:
+            peer_state: what `open_round` of the peer returned.
+
         Raises:
-            ProtocolError: it does not. The server halts: no answer leaves it any more. Or the peer
-                states a noise index again: the round ends unopened.
+            ProtocolError: if it does not. The server halts: no answer leaves it any more. Or if the
+                peer states a noise index again: the round ends unopened.
         """
         expect_state(self.state, Step.START.before)
         if not self._digests.equals(bodies.RoundDigest.from_peer(self, peer_state)):
@@ -198,7 +201,12 @@ class Server(SecretHolder):
         return due
 
     def relay(self, kind: Kind, client: int) -> bytes:
-        """TREES_RELAY, REPORT_RELAY or FETCH_RELAY for the peer, of what `client` sent here."""
+        """The relay of `kind` for the peer, of what `client` sent here.
+
+        Args:
+            kind: TREES_RELAY, REPORT_RELAY or FETCH_RELAY.
+            client: number of the client.
+        """
         if kind is Kind.FETCH_RELAY:
             return self.fetches.at(self.state).relay(client)
         expect_state(self.state, Step.RELAY.before)
@@ -212,7 +220,13 @@ class Server(SecretHolder):
     def reply(
         self, kind: Kind, round_number: int, client: int, waiting: Iterable[int] = ()
     ) -> bytes:
-        """MODEL, MODEL_DIGEST or ANSWER for a client of the open round; `waiting` are others.
+        """The message of `kind` for a client of the open round.
+
+        Args:
+            kind: MODEL, MODEL_DIGEST or ANSWER; FETCH_MODEL or FETCH_ANSWER for a fetch.
+            round_number: number of the open round.
+            client: number of the client.
+            waiting: numbers of other clients that wait for an ANSWER.
 
         Raises:
             RejectedSubmission: if `round_number` is not open.
@@ -237,7 +251,7 @@ class Server(SecretHolder):
             return body.message(self.plan, self.party, round_number, client)
 
     def close_round(self, *, coin: bytes = b"") -> bytes:
-        """Take no more reports; a coin and the list of complete reports, for the peer.
+        """Take no more reports. Returns a coin and the list of complete reports, for the peer.
 
         A server that was started again inside the round hands in the coin that it drew before.
         """
@@ -251,11 +265,17 @@ class Server(SecretHolder):
         return self._done(Step.CLOSE_ROUND, bodies.ReportSet(self._opening.coin, entries))
 
     def agree(self, peer_set: bytes) -> bytes:
-        """Keep the reports that both servers hold with equal digests; their folds, for the peer.
+        """Keep the reports that both servers hold with equal digests.
+
+        Args:
+            peer_set: what `close_round` of the peer returned.
+
+        Returns:
+            The folds of these reports, for the peer.
 
         Raises:
-            ProtocolError: fewer than `min_clients`, or the peer's clients do not rise; the round
-                ends unopened.
+            ProtocolError: if they are fewer than `min_clients`, or the peer's clients do not rise;
+                the round ends unopened.
         """
         expect_state(self.state, Step.AGREE.before)
         peer_reports, opening = bodies.ReportSet.from_peer(self, peer_set), self._opening
@@ -273,11 +293,17 @@ class Server(SecretHolder):
         return self._done(Step.AGREE, bodies.Verdicts(tuple(opening.folds.values()), coin))
 
     def verify(self, peer_verdicts: bytes) -> tuple[int, ...]:
-        """Keep the reports whose folds agree: the accepted clients.
+        """Keep the reports whose folds agree.
+
+        Args:
+            peer_verdicts: what `agree` of the peer returned.
+
+        Returns:
+            The numbers of the accepted clients.
 
         Raises:
-            ProtocolError: fewer than `min_clients`, or the peer agreed on another set; the round
-                ends unopened.
+            ProtocolError: if they are fewer than `min_clients`, or the peer agreed on another set;
+                the round ends unopened.
         """
         expect_state(self.state, Step.VERIFY.before)
         peer_folds = bodies.Verdicts.from_peer(self, peer_verdicts)
@@ -292,7 +318,7 @@ class Server(SecretHolder):
         return tuple(self._opening.accepted)
 
     def commit(self, *, salt: bytes = b"", share: Buffer = b"") -> bytes:
-        """Aggregate the accepted reports; a commitment to this server's share, for the peer.
+        """Aggregate the accepted reports. Returns a commitment to the share, for the peer.
 
         A server that was started again after it committed hands in the salt and the share of
         `committed`: with other noise in the share, the difference would be a second opening.
@@ -323,8 +349,12 @@ class Server(SecretHolder):
     def hear_commit(self, peer_commitment: bytes) -> None:
         """Under an audit, once the peer has committed: wait for its auditor's pass.
 
+        Args:
+            peer_commitment: what `commit` of the peer returned.
+
         Raises:
-            ProtocolError: it did not sign this server's record. The round ends unopened.
+            ProtocolError: if it did not sign this server's record, and the round ends unopened; or
+                if the plan has no audit.
         """
         expect_state(self.state, Step.HEAR_COMMIT.before)
         said = bodies.ShareCommit.from_peer(self, peer_commitment)
@@ -337,7 +367,9 @@ class Server(SecretHolder):
     def reveal(self, peer_commitment: bytes) -> bytes:
         """Once the peer has committed: this server's share, for the peer.
 
-        Under an audit the argument is the peer's AUDIT_PASS.
+        Args:
+            peer_commitment: what `commit` of the peer returned; under an audit, the peer's
+                AUDIT_PASS.
 
         Raises:
             ProtocolError: if its auditor has not signed it: the round ends unopened. Or if the plan
@@ -350,7 +382,7 @@ class Server(SecretHolder):
         return self._done(Step.REVEAL, share)
 
     def reveal_counts(self, peer_commitment: bytes) -> bytes:
-        """Once the peer has committed: this server's share of the counts. See `reveal`.
+        """This server's share of the counts, for the peer; `peer_commitment` is that of `reveal`.
 
         Raises:
             ProtocolError: as `reveal`, or if the plan opens all at once.
@@ -364,8 +396,12 @@ class Server(SecretHolder):
     def reveal_kept(self, peer_counts: bytes) -> bytes:
         """Once the counts are open: this server's share of the rows that enough clients sent.
 
+        Args:
+            peer_counts: what `reveal_counts` of the peer returned.
+
         Raises:
-            ProtocolError: they are not those that the peer committed to; the round ends unopened.
+            ProtocolError: if they are not those that the peer committed to; the round ends
+                unopened.
         """
         expect_state(self.state, Step.REVEAL_KEPT.before)
         counts = bodies.CountsBody.from_peer(self, peer_counts)
@@ -376,9 +412,13 @@ class Server(SecretHolder):
     def open(self, peer_share: bytes) -> Opened:
         """Add the peer's share: the exact sums. Ends the round and wipes its reports.
 
+        Args:
+            peer_share: what `reveal` or `reveal_kept` of the peer returned.
+
         Raises:
-            ProtocolError: the share is not the one committed to, or over another set. Or no reports
-                with proofs that hold add up to the sum: a server has lied, and this one halts.
+            ProtocolError: if the share is not the one committed to, or over another set. Or if no
+                reports with proofs that hold add up to the sum: a server has lied, and this one
+                halts.
         """
         expect_state(self.state, Step.OPEN.before)
         share, opening = bodies.ShareBody.from_peer(self, peer_share), self._opening

@@ -42,8 +42,14 @@ class NodeServers(RemoteServers):
     ) -> None:
         """Read the Message; nothing is sent.
 
+        Args:
+            connection: to both servers.
+            message: Flower's Message to this node.
+            context: Flower's Context of this node, which keeps the residual.
+            fed: the federated model.
+
         Raises:
-            ParameterError: the plan has sessions, and the Message asks for a round.
+            ParameterError: if the plan has sessions, and the Message asks for a round.
         """
         super().__init__(connection, connection.client.client_id)
         self.number = Call.of(message.content).round_number
@@ -55,11 +61,11 @@ class NodeServers(RemoteServers):
             )
 
     def participant(self, client_id: int) -> Client:
-        """This client.
+        """This client; `client_id` is its number.
 
         Raises:
-            ParameterError: another number than that of the certificate.
-            ProtocolError: the Message asks for an evaluation.
+            ParameterError: if the number is not that of the certificate.
+            ProtocolError: if the Message asks for an evaluation.
         """
         if self.number is None:
             raise ProtocolError(
@@ -69,7 +75,7 @@ class NodeServers(RemoteServers):
         return super().participant(client_id)
 
     def submitted(self, finished: Round) -> None:
-        """Store the residual and the personal parts: both servers have the update."""
+        """Store the residual and the personal parts of `finished`: both servers have the update."""
         memory.keep(self._context, self._fed.hooks, self.client_id)
 
     def reply(self, metrics: Mapping[str, float] | None = None) -> Message:

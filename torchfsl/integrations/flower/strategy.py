@@ -144,9 +144,18 @@ class SubmodelAveraging(FedAvg):
     ) -> Iterable[Message]:
         """Sample nodes, open the round and send its number.
 
+        Args:
+            server_round: number of the round.
+            arrays: not used: clients fetch the model from both servers.
+            config: str, int, float and bool for ClientApps.
+            grid: from the ServerApp.
+
+        Returns:
+            A Message for each node that is sampled.
+
         Raises:
-            ParameterError: more nodes are sampled than the plan allows.
-            ProtocolError: the servers do not open the round.
+            ParameterError: if more nodes are sampled than the plan allows.
+            ProtocolError: if the servers do not open the round.
         """
         messages = list(super().configure_train(server_round, ArrayRecord(), config, grid))
         self._sampled = len(messages)
@@ -164,10 +173,17 @@ class SubmodelAveraging(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Close the round; the model of both servers, or None where the round did not open.
+        """Close the round at both servers.
+
+        Args:
+            server_round: number of the round.
+            replies: of the nodes, with their metrics.
+
+        Returns:
+            The model of both servers, or None if the round did not open; and the metrics.
 
         Raises:
-            NotReady: a server has not answered for as long as its policy allows.
+            NotReady: if a server has not answered for as long as its policy allows.
         """
         metrics = self._metrics(replies, self.train_metrics_aggr_fn)
         self.opened = None
@@ -186,14 +202,29 @@ class SubmodelAveraging(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Sample nodes and ask for an evaluation; they fetch their rows from both servers."""
+        """Sample nodes and ask for an evaluation; they fetch their rows from both servers.
+
+        Args:
+            server_round: number of the round.
+            arrays: not used: clients fetch the model from both servers.
+            config: str, int, float and bool for ClientApps.
+            grid: from the ServerApp.
+
+        Returns:
+            A Message for each node that is sampled.
+        """
         messages = list(super().configure_evaluate(server_round, ArrayRecord(), config, grid))
         return self._filled(messages, Call.to_evaluate(self._servers.urls), config, grid)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Means of the metrics that clients sent."""
+        """Means of the metrics that clients sent.
+
+        Args:
+            server_round: not used.
+            replies: of the nodes, with their metrics.
+        """
         return self._metrics(replies, self.evaluate_metrics_aggr_fn)
 
     def _filled(

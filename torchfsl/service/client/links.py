@@ -82,7 +82,11 @@ class Closing:
     """A context manager whose block ends with `close`."""
 
     def close(self) -> None:
-        """Close the channels."""
+        """Close the channels; each class that has some does it.
+
+        Raises:
+            NotImplementedError: if the class does not define `close`.
+        """
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -157,6 +157,12 @@ class Owner:
     def open_round(self, number: int, *, expected: int = 0, seconds: float = 3600.0) -> None:
         """Open a round; returns when clients may send. See `RoundDriver.open`.
 
+        Args:
+            number: of the round.
+            expected: complete reports at both servers after which the round closes early; 0 for
+                none.
+            seconds: time after which the round closes in any case.
+
         Raises:
             ProtocolError: they may not. The round has closed or ended, with the reason, the session
                 is halted, or a server does not know of a round that this owner has opened.
@@ -175,9 +181,16 @@ class Owner:
     def close_round(self, number: int) -> dict[str, Any]:
         """Close a round and wait for its end.
 
+        Args:
+            number: of the round.
+
+        Returns:
+            The servers' record of the round.
+
         Raises:
-            ProtocolError: it ended unopened; the message says why.
-            NotReady: it has not ended before the policy's time is over; the servers go on trying.
+            ProtocolError: if it ended unopened; the message says why.
+            NotReady: if it has not ended before the policy's time is over; the servers go on
+                trying.
         """
         row = self._wait("Close", OPEN_STATES, {"round": number})
         if row["state"] != StoredState.APPLIED:
@@ -201,7 +214,7 @@ class Owner:
         raise ProtocolError("no round is running", code="no-open-round")
 
     def abandon_round(self, number: int, reason: str) -> None:
-        """End a round unopened, for a reason in words."""
+        """End the round `number` unopened, for a reason in words."""
         self._lead("Abandon", round=number, reason=reason)
 
     def result(self) -> tuple[Opened, int]:

@@ -373,6 +373,9 @@ def connect(
         policy: of retries.
         wait: seconds to go on beyond the policy while servers are not there or have no task yet.
 
+    Returns:
+        The connection of this client to both servers.
+
     Raises:
         NotReady: they were not there, or had no task, in time.
         ParameterError: the certificate is another client's or has expired, `client_id` is not
