@@ -47,7 +47,7 @@ _CALIBRATED: Final[set[bytes]] = set()
 
 
 def l2_bound(encoding: FixedPoint, norm: float) -> int:
-    """`Plan.l2_bound` for an L2 norm of real values; 0 for 0, no bound.
+    """`Plan.l2_bound` for an L2 norm of real values in `encoding`; 0 for 0, no bound.
 
     Raises:
         ParameterError: if the norm is below 0, above 2**62 units, or positive and below one unit.
