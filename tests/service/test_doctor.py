@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import fcntl
 import os
 import socket
@@ -12,12 +13,12 @@ import pytest
 
 from tests.fsl.test_private_rounds import private
 from tests.support.certificates import reissue
-from tests.support.federation import mixed_plan
+from tests.support.federation import make_plan, make_segment, mixed_plan
 from tests.support.network import Pair
 from torchfsl.errors import ParameterError
 from torchfsl.service import Owner, connect, doctor, serving
 from torchfsl.service.command import main
-from torchfsl.service.doctor import _budget
+from torchfsl.service.doctor import _budget, _opens_rows
 from torchfsl.service.local import LoopbackServers, free_ports
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.server import door
@@ -279,3 +280,17 @@ def test_a_state_that_was_there_survives_a_start_that_fails(folder: Path) -> Non
     assert before[0] <= set(state.rglob("*"))
     assert (folder / "state.witness").exists()
     _start(path)
+
+
+@pytest.mark.parametrize(
+    ("proofs", "least", "counts", "opens"),
+    [("none", 1, 9, False), ("none", 9, 1, True), ("none", 9, 0, False),
+     ("lanes", 9, 3, False), ("lanes", 9, 4, True), ("lanes", 5, 2, True)],
+)  # fmt: skip
+def test_lying_clients_count_once_per_tree_of_a_row_or_without_proofs_at_will(
+    proofs: str, least: int, counts: int, opens: bool
+) -> None:
+    items = make_segment("items", "rows", (20, 2), k_max=2, tau=2, retrieve=True)
+    plan = make_plan(items, lane="count", max_clients=12)  # one row can stand in both trees
+    plan = dataclasses.replace(plan, min_contributors=least, proofs=proofs)
+    assert _opens_rows(plan, counts) == opens

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchfsl.errors import Error, ParameterError
+from torchfsl.fsl.plan.proof_shape import row_trees
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.kernels.backends import backend
 from torchfsl.service import machine, serving
@@ -235,13 +236,18 @@ def _issuers(report: Report, settings: ServeSettings, web: WebSettings) -> None:
 
         report.check("web: issuers", equal)
         plan = _plan_in(settings.state)
-        least = plan.min_contributors if plan is not None else 1
         for one in issuers.listed():
-            if least > 1 and one.most >= least - 1:
-                report.note(
-                    f"web: {one.most} reports of {one.name} count and min_contributors is {least}: "
-                    "who steals its key can open rows of one client"
-                )
+            if plan is not None and _opens_rows(plan, one.most):
+                what = f"{one.most} reports of {one.name} count, min_contributors is "
+                what += f"{plan.min_contributors}: who steals its key can open rows of one client"
+                report.note(f"web: {what}")
+
+
+def _opens_rows(plan: Plan, counts: int) -> bool:
+    """Whether so many lying clients can fill the others that `min_contributors` wants in a row."""
+    lies = counts * max(map(row_trees, plan.with_trees), default=1)
+    others = plan.min_contributors - 1
+    return 0 < others <= (others * counts if plan.proofs == "none" else lies)
 
 
 def _plan_in(folder: Path) -> Plan | None:
