@@ -11,6 +11,7 @@ Needs the `service` extra.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from torchfsl.service.client.links import Closing
 from torchfsl.service.client.remote import Connection
 from torchfsl.service.client.remote import connect as connect_client
 from torchfsl.service.net.channels import TlsFiles
+
+log = logging.getLogger(__name__)
 
 
 class RemoteServers(Closing):
@@ -91,6 +94,12 @@ class RemoteServers(Closing):
         """
         self._connection.resume()
         after = -1
+        if self._is_over():
+            log.warning(
+                "no round is left for client %d: the task has opened all that its plan allows, or "
+                "has all reports of this client",
+                self.client_id,
+            )
         while not self._is_over():
             after = self._connection.wait_for_round(
                 after=after, seconds=timeout, until=self._is_over
