@@ -259,6 +259,22 @@ def test_a_start_that_fails_leaves_nothing_of_its_own(taken: str, folder: Path) 
             assert set(folder.rglob("*")) == before | others
 
 
+def test_a_removal_that_fails_hides_no_reason(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        path = settings(folder, listen=f"127.0.0.1:{other.getsockname()[1]}")
+        monkeypatch.setattr(Path, "unlink", refuse)
+        with pytest.raises(ParameterError, match="cannot listen"):
+            _start(path)
+    assert "leaves files of an empty state: [Errno 30] Read-only" in caplog.text
+    monkeypatch.undo()
+    _start(settings(folder))
+
+
 def _start(path: Path) -> None:
     """Start a server and stop it at once, as `torchfsl serve` does."""
     run = serve(
@@ -267,17 +283,21 @@ def _start(path: Path) -> None:
     asyncio.run(run)
 
 
+def _files(state: Path) -> set[str]:
+    """Names of the files of a state, less those that SQLite removes when it closes."""
+    return {name for name in os.listdir(state) if not name.endswith(("-wal", "-shm"))}
+
+
 def test_a_state_that_was_there_survives_a_start_that_fails(folder: Path) -> None:
     path = settings(folder)
     _start(path)
-    state = folder / "state"
-    before = set(state.rglob("*")), (folder / "state.witness").read_bytes()
+    before = _files(folder / "state")
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         for name in ("listen", "grpc_health"):
             with pytest.raises(ParameterError, match="cannot listen"):
                 _start(settings(folder, **{name: address}))
-    assert before[0] <= set(state.rglob("*"))
+    assert "state.sqlite" in before <= _files(folder / "state")
     assert (folder / "state.witness").exists()
     _start(path)
 

@@ -415,8 +415,7 @@ def _restore(options: argparse.Namespace) -> int:
     print(f"model {backup.model.digest().hex()} is at both servers")
     print(f"under the new plan {task.plan.digest.hex()}")
     if task.plan.max_rounds:
-        left = task.plan.max_rounds - (task.past.index if task.past is not None else 0)
-        print(f"whose max_rounds is {task.plan.max_rounds}, with {left} rounds left")
+        print(f"whose max_rounds is {task.plan.max_rounds}")
     for party, old in enumerate(before):
         print(f"server {party} held " + (f"plan {old}, which made way" if old else "no task"))
     if (past := task.past) is not None and past.index:

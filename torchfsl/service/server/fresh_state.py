@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 
 class FreshState:
@@ -34,17 +37,26 @@ class FreshState:
         self._known = None
 
     def remove(self) -> None:
-        """Remove what was not there before, unless it is kept."""
+        """Remove what was not there before, unless it is kept; the log names what cannot be.
+
+        A failure is not raised, since the start has failed for another reason, which counts.
+        """
         if self._known is None:
             return
-        for path in set(self._folder.iterdir()) - self._known:
+        try:
+            self._remove(self._known)
+        except OSError as error:
+            log.warning("a start that failed leaves files of an empty state: %s", error)
+        self.keep()
+
+    def _remove(self, known: set[Path]) -> None:
+        for path in set(self._folder.iterdir()) - known:
             if path.is_dir():
                 shutil.rmtree(path)
             else:
-                path.unlink()
+                path.unlink(missing_ok=True)
         if self._counter is not None:
             self._counter.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # of a folder that holds something
             for folder in self._missing:
                 folder.rmdir()
-        self.keep()
