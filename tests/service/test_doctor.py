@@ -8,6 +8,7 @@ import fcntl
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -308,7 +309,7 @@ def test_a_state_that_was_there_survives_a_start_that_fails(folder: Path) -> Non
      ("lanes", 9, 3, False), ("lanes", 9, 4, True), ("lanes", 5, 2, True)],
 )  # fmt: skip
 def test_lying_clients_count_once_per_tree_of_a_row_or_without_proofs_at_will(
-    proofs: str, least: int, counts: int, opens: bool
+    proofs: Any, least: int, counts: int, opens: bool
 ) -> None:
     items = make_segment("items", "rows", (20, 2), k_max=2, tau=2, retrieve=True)
     plan = make_plan(items, lane="count", max_clients=12)  # one row can stand in both trees
