@@ -129,5 +129,5 @@ def test_the_tables_compare_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "| runs | 8 |\n| exact in every round | 8 |" in page
     assert "| same model in the clear, on the same machine | 6 |" in page
     assert "with one model | `plain`, `fsl` |" in page
-    assert page.count("Runs: machine 0, then; machine 1, then.") == 1
+    assert page.count("Runs: machine 0, then and machine 1, then.") == 1
     assert len(sefl_tables.curves()) == 4
