@@ -166,7 +166,7 @@ def test_a_failed_block_is_told_that_a_report_of_dummies_went_out() -> None:
     assert "an all-zero report in place of this client's update" in note
     assert "participated in round 0 and can do so again in the next one" in note
     with (
-        pytest.raises(RejectedSubmission, match="may take part again in the next round"),
+        pytest.raises(RejectedSubmission, match="may participate again in the next round"),
         Round(hooks, client, rows=rows),
     ):
         raise AssertionError("the block must not run")
