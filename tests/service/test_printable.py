@@ -19,7 +19,7 @@ from torchfsl.service.net.text import Plain, printable
 from torchfsl.service.server.logs import Problem
 from torchfsl.service.server.page import View, render
 from torchfsl.service.server.process import _told
-from torchfsl.service.state.ledger import Ledger
+from torchfsl.service.state.ledger import Ledger, RoundRow
 from torchfsl.service.state.steps import StoredState
 
 ODD = ["\x1b[2J\x1b[H", "\x1b]0;title\x07", "\r\nserver 0: fine", "\x9b31m", "\u202e", "\u2066x",
@@ -69,8 +69,7 @@ def test_status_and_page_of_what_a_server_says(
 
 @pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
 def test_the_page_of_its_own_reasons_and_problems(odd: str) -> None:
-    row: Any = SimpleNamespace(number=1, state="unopened", reports=0, accepted=0, bytes=0,
-                               opened_at=0.0, ended_at=1.0, reason=f"a{odd}")  # fmt: skip
+    row = RoundRow(1, StoredState.UNOPENED, 2, 0.0, 1.0, 1.0, None, 0, 0, 0, f"a{odd}")
     raw = [INFO | {"reason": odd, "halted": f"h{odd}"}] * 2
     view = View(raw, 0, [row], {}, [Problem(0.0, "error", f"p{odd}")])
     assert is_clean(render(view))

@@ -34,6 +34,10 @@ class FakeLinks:
         ask(FakeLink(self, 0)), ask(FakeLink(self, 1))
         return b"", b""
 
+    def info(self, party: int) -> dict[str, str]:
+        """What a server says that holds no task, so that refusals keep their own words."""
+        return {"plan_digest": ""}
+
 
 class FakeLink:
     def __init__(self, links: FakeLinks, party: int) -> None:
