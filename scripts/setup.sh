@@ -18,8 +18,10 @@ VENV=${TORCHFSL_VENV:-$ROOT/.venv}
 case $VENV in /*) ;; *) VENV=$PWD/$VENV ;; esac
 VENV_PYTHON=$VENV/bin/python
 
-# Python compiles what it imports, and leaves the rest of torch alone.
-export PIP_NO_COMPILE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+# Python compiles what it imports and leaves the rest of torch alone: hence pip's --no-compile here.
+# The thousand processes of the tests share what one of them has compiled.
+unset PYTHONDONTWRITEBYTECODE
 
 say() { printf '[setup] %s\n' "$*"; }
 
@@ -108,10 +110,11 @@ install_project() {
     local from="the configured package index"
     [ -z "${TORCH_INDEX:-}" ] || from=$TORCH_INDEX
     say "installing torch $TORCH_VERSION from $from (set TORCH_INDEX to choose another build)"
-    "$VENV_PYTHON" -m pip install -qq ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} \
+    "$VENV_PYTHON" -m pip install -qq --no-compile ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} \
         "torch==$TORCH_VERSION" || fail "torch $TORCH_VERSION could not be installed"
     say "installing torchfsl with its training, tensorboard, service, privacy, homomorphic and test extras, building the native part"
-    TORCHFSL_NATIVE=on "$VENV_PYTHON" -m pip install -qq --editable ".[training,tensorboard,service,privacy,homomorphic,test]" ||
+    TORCHFSL_NATIVE=on "$VENV_PYTHON" -m pip install -qq --no-compile \
+        --editable ".[training,tensorboard,service,privacy,homomorphic,test]" ||
         fail "torchfsl could not be installed; the reason is above"
 }
 

@@ -97,7 +97,7 @@ def test_it_holds_torchfsl_alone_and_no_sources_of_the_native_part(wheel: Path) 
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"torchfsl"}
-    assert not [name for name in names if "csrc" in name or name.endswith((".cc", ".h"))]
+    assert not [name for name in names if "csrc" in name or name.endswith((".cc", ".h", ".pyc"))]
     assert not [name for name in names if name.startswith("torchfsl/web/")]
     assert [n for n in names if n.startswith("torchfsl/kernels/_native.") and n.endswith(".so")]
     assert {"torchfsl/py.typed", "torchfsl/kernels/_native.pyi"} <= set(names)
