@@ -42,9 +42,9 @@ export function checkPolicy(policy: Policy): void {
   const unknown = Object.keys(policy).filter((name) => !(name in KNOWN));
   if (unknown.length) invalid(`unknown floors ${unknown}; known: ${Object.keys(KNOWN)}`);
   if (!policy.keys && !policy.plans?.length) invalid("it pins no server: give keys, or plans");
-  const { issuers } = policy;
-  if (issuers !== undefined && !(Array.isArray(issuers) && issuers.length)) {
-    invalid("issuers is not a list of digests: give those that torchfsl doctor prints");
+  const { issuers = ["any"] } = policy;
+  if (!(Array.isArray(issuers) && issuers.length)) {
+    invalid("issuers is no list of digests: see torchfsl doctor");
   }
   const { minClients = 2, minContributors = 1, maxK = 0, maxRounds = 0 } = policy;
   const whole = [minClients - 1, minContributors - 1, maxK, maxRounds];
@@ -87,11 +87,10 @@ export async function checkPlan(
 }
 
 /** Throw `below-policy` for a server with an admission file that the policy does not allow. */
-export function checkIssuers({ issuers }: Policy, party: number, digest: unknown): void {
+export function checkIssuers({ issuers }: Policy, party: number, digest: unknown = "none"): void {
   if (!issuers || issuers.some((one) => one === digest)) return;
-  const have = typeof digest === "string" ? digest.slice(0, 64) : "none";
-  const said = `server ${party} has the admission file ${have}, expected ${issuers.join(" or ")}`;
-  throw new TorchfslError("below-policy", `${said}: ask its operator what changed`);
+  const said = `server ${party} has admission file ${digest}, expected ${issuers}: ask its operator`;
+  throw new TorchfslError("below-policy", said);
 }
 
 /** Noise over sensitivity in one round, against one server. */
