@@ -44,7 +44,7 @@ export function checkPolicy(policy: Policy): void {
   if (!policy.keys && !policy.plans?.length) invalid("it pins no server: give keys, or plans");
   const { issuers = ["any"] } = policy;
   if (!(Array.isArray(issuers) && issuers.length)) {
-    invalid("issuers is no list of digests: see torchfsl doctor");
+    invalid("issuers lists no digests: see torchfsl doctor");
   }
   const { minClients = 2, minContributors = 1, maxK = 0, maxRounds = 0 } = policy;
   const whole = [minClients - 1, minContributors - 1, maxK, maxRounds];
@@ -88,9 +88,9 @@ export async function checkPlan(
 
 /** Throw `below-policy` for a server with an admission file that the policy does not allow. */
 export function checkIssuers({ issuers }: Policy, party: number, digest: unknown = "none"): void {
-  if (!issuers || issuers.some((one) => one === digest)) return;
-  const said = `server ${party} has admission file ${digest}, expected ${issuers}: ask its operator`;
-  throw new TorchfslError("below-policy", said);
+  if (!issuers || issuers.some((d) => d === digest)) return;
+  const why = `server ${party} has admission file ${digest}, expected ${issuers}: ask its operator`;
+  throw new TorchfslError("below-policy", why);
 }
 
 /** Noise over sensitivity in one round, against one server. */
