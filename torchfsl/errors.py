@@ -26,7 +26,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "audit-conditions": "the plan does not meet a condition of its audit",
         "audit-missing": "an auditor did not do its part in time",
         "bad-signature": "a signature of an audited round does not fit",
-        "below-policy": "the plan does not meet a minimum requirement of this party",
+        "below-policy": "the plan or a server does not meet a minimum requirement of this party",
         "bound-too-small": "rounding alone can exceed the norm bound",
         "budget-unknown": "the spent part of the privacy budget is unknown",
         "certificate-expired": "the certificate has expired",

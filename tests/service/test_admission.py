@@ -341,6 +341,21 @@ def test_an_admission_file_that_is_not_exact_is_refused(tmp_path: Path, old: str
         Issuers(path)
 
 
+def test_the_digest_is_that_of_a_new_start_after_every_change(tmp_path: Path) -> None:
+    path, entry = tmp_path / "admission.toml", ENTRY.format(key="1" * 64)
+    path.write_text(entry)
+    issuers, seen = Issuers(path), set()
+    for text in (entry.replace("counts = 2", "counts = 33"), entry, ""):
+        path.write_text(text)
+        issuers.look()
+        assert issuers.digest() == Issuers(path).digest()
+        seen.add(issuers.digest())
+    path.write_text("broken")
+    issuers.look()
+    assert issuers.digest() in seen
+    assert len(seen) == 3
+
+
 def test_two_issuers_share_no_name_key_or_number(tmp_path: Path) -> None:
     path, first = tmp_path / "admission.toml", ENTRY.format(key="1" * 64)
     apart = first.replace('"a"', '"b"').replace("1" * 64, "2" * 64)

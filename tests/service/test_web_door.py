@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
 import ssl
 import textwrap
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.network import wait_until
 from tests.support.web import ORIGIN, Answer, WebPair, make_public_certificate
 from torchfsl.errors import ParameterError
 from torchfsl.service.client.links import Links
@@ -282,3 +285,43 @@ def test_a_refusal_before_the_body_has_come_leaves_the_connection_usable(pair: W
         refused(Answer.read_from(connection), 401, "nonce-expired")
         connection.sendall(b"{}" + one)  # the rest, and the next request with it
         assert Answer.read_from(connection).status == 200
+
+
+class Apart(WebPair):
+    """Each server has an admission file of its own."""
+
+    def admitted_by(self, party: int) -> Path:
+        return self.admission.with_name(f"admission{party}.toml")
+
+    def command(self, party: int) -> list[str]:
+        own, text = self.config.with_name(f"serve{party}.toml"), self.config.read_text()
+        own.write_text(text.replace(str(self.admission), str(self.admitted_by(party))))
+        return [str(own) if word == str(self.config) else word for word in super().command(party)]
+
+
+def test_reloads_at_one_server_after_the_other_end_in_equal_digests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Apart(tmp_path) as pair:
+        kept = pair.admission.read_text()
+        removed = f'[[issuer]]\nname = "b"\nkey = "{"1" * 64}"\nshare = 0.5\ncounts = 2\n'
+        for party in (0, 1):
+            pair.admitted_by(party).write_text(f"{kept}{removed}numbers = [[9000, 9999]]\n")
+        old, new = (Issuers(path).digest() for path in (pair.admitted_by(0), pair.admission))
+        pair.start()
+        pair.set_up()
+
+        def told(party: int) -> set[str]:
+            answer = json.loads(pair.post("Plan", party=party).body)
+            return {answer["issuers"], str(pair.owner.links.info(party)["issuers"])}
+
+        for party in (0, 1):
+            assert told(party) == {old}
+            pair.admitted_by(party).write_text(kept)
+            process = pair.processes[party]
+            assert process is not None
+            os.kill(process.pid, signal.SIGHUP)
+            wait_until(lambda party=party: told(party) != {old})  # type: ignore[misc]
+            assert told(party) == {new}
+        main(["doctor", *pair.command(0)[4:]])
+        assert f"digest {new}, as at server 1" in capsys.readouterr().out

@@ -17,6 +17,7 @@ from tests.support.reference.plaintext import Contribution
 from tests.support.web import FIRST, WebLink
 from tests.support.web_page import Page, PagePair
 from torchfsl.fsl.messages import Kind, max_bytes
+from torchfsl.service.net.issuers import Issuers
 
 pytest.importorskip("h11")
 pytestmark = pytest.mark.slow
@@ -193,7 +194,7 @@ def in_pairs(calls: list[tuple[str, int, int]]) -> list[list[tuple[str, int, int
     [
         {"minClients": 2}, {"minContributors": 2}, {"maxRounds": 9}, {"maxK": 3},
         {"lanes": ["count"]}, {"noiseMultiplier": 0.1}, {"keys": ["00" * 32, "11" * 32]},
-        {"plans": ["00" * 32]},
+        {"plans": ["00" * 32]}, {"issuers": ["00" * 32]},
     ],
     ids=str,
 )  # fmt: skip
@@ -211,7 +212,9 @@ def test_a_plan_below_the_policy_is_refused_before_anything_leaves(
     node.next("end")
 
 
-@pytest.mark.parametrize("policy", [{}, {"keys": None}, {"maxk": 3}, {"minClients": 0}], ids=str)
+@pytest.mark.parametrize(
+    "policy", [{}, {"keys": None}, {"maxk": 3}, {"minClients": 0}, {"issuers": []}], ids=str
+)
 def test_a_policy_that_is_none_is_refused(
     shared: tuple[Page, PagePair], policy: dict[str, Any]
 ) -> None:
@@ -221,6 +224,26 @@ def test_a_policy_that_is_none_is_refused(
     node.start()
     error = node.next("error")
     assert (error["code"], error["calls"]) == ("invalid-policy", [])
+    node.next("end")
+
+
+def test_rounds_end_once_a_server_has_another_admission_file(
+    shared: tuple[Page, PagePair],
+) -> None:
+    node, pair = shared
+    text = pair.admission.read_text()
+    pair.open()
+    node.set_job(pair, rounds=2)
+    node.job["policy"]["issuers"] = [Issuers(pair.admission).digest()]
+    node.start()
+    for name in ("connected", "training", "submitted"):
+        node.next(name)
+    assert_opens(pair, own_of(pair))
+    pair.admission.write_text(text.replace("counts = 99", "counts = 98"))
+    error = node.next("error")
+    pair.admission.write_text(text)
+    assert error["code"] == "below-policy", error
+    assert uploaded(error["calls"]) == uploads(pair)  # those of the first round
     node.next("end")
 
 

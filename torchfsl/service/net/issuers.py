@@ -15,7 +15,8 @@ A round of a plan with `min_contributors` has at most `counts` reports of an iss
 fill the number of clients behind a row.
 
 Both operators must have the same issuers, or rounds end unopened at the stricter one. `digest`
-names what is in force. Servers tell it each other, and `torchfsl doctor` compares.
+names those that the file lists, so it is the same before and after a start. Servers tell it each
+other and their clients, and `torchfsl doctor` compares.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Issuers:
     def __init__(self, path: Path) -> None:
         self._path, self._looked, self.is_stale = path, time.monotonic(), False
         self._stamp, self._listed = _stamp(path), _read(path)
+        self._digest = _digest(self._listed)
 
     def listed(self) -> tuple[Listed, ...]:
         """All of them, as the file is now."""
@@ -95,12 +97,9 @@ class Issuers:
         return sum(n if who is None else min(n, who.most) for who, n in owners.items())
 
     def digest(self) -> str:
-        """SHA-256 of the issuers in force, in hex: equal where all of their settings are."""
-        told = [
-            [o.name, o.key.hex(), sorted((r.start, r.stop) for r in o.numbers), o.share, o.counts]
-            for o in sorted(self.listed(), key=lambda one: one.name)
-        ]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        """SHA-256 of what the file lists, in hex: equal where all settings of all issuers are."""
+        self.listed()  # which reads a changed file
+        return self._digest
 
     def look(self) -> None:
         """Read the file if it has changed."""
@@ -112,10 +111,19 @@ class Issuers:
             self._stamp = stamp
             listed = _read(self._path)
             stopped = (dataclasses.replace(o, share=0.0) for o in self._listed if o not in listed)
-            self._listed, self.is_stale = tuple(dict.fromkeys((*listed, *stopped))), False
+            self._listed = tuple(dict.fromkeys((*listed, *stopped)))
+            self._digest, self.is_stale = _digest(listed), False
         except Error as error:
             self.is_stale = True
             log.error("issuers stay as they were: %s", error)
+
+
+def _digest(listed: Iterable[Listed]) -> str:
+    told = [
+        [o.name, o.key.hex(), sorted((r.start, r.stop) for r in o.numbers), o.share, o.counts]
+        for o in sorted(listed, key=lambda one: one.name)
+    ]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -70,7 +70,7 @@ def all_methods(
 class _Everybody:
     def __init__(self, station: Station, certificate: Callable[[], bytes]) -> None:
         self._station, self._certificate = station, certificate
-        self._plan_answer: tuple[Task | None, bytes, bytes] = None, b"", b""
+        self._plan_answer: tuple[Task | None, tuple[bytes, str], bytes] = None, (b"", ""), b""
 
     def methods(self) -> dict[str, Method]:
         return {"Info": self._info, "Plan": self._plan, "Certificate": self._tell_certificate}
@@ -83,16 +83,17 @@ class _Everybody:
         await stream.request()
         plan, task = self._station.node.plan, self._station.node.task
         assert task is not None
-        certificate = self._certificate()
-        known, sealed, answer = self._plan_answer
-        if known is not task or sealed != certificate:  # else the same for all
+        said = certificate, issuers = self._certificate(), self._station.issuers()
+        known, kept, answer = self._plan_answer
+        if known is not task or kept != said:  # else the same for all
             fields = {
                 **task.settings(),
                 "plan": plan.to_json(),
                 "certificate": certificate.decode(),
             }
+            fields |= {"issuers": issuers} if issuers else {}
             answer = json.dumps(fields).encode()
-            self._plan_answer = task, certificate, answer
+            self._plan_answer = task, said, answer
         await stream.send(answer)
 
     async def _tell_certificate(self, _: Identity, stream: Stream) -> None:

@@ -6,7 +6,7 @@ import {
 } from "./core.js";
 import { TorchfslError, isFinal } from "./errors.js";
 import { type Entry, type Outbox, type Sent, memoryOutbox, pageOutbox } from "./outbox.js";
-import { type Policy, checkPlan, checkPolicy } from "./policy.js";
+import { type Policy, checkIssuers, checkPlan, checkPolicy } from "./policy.js";
 import { type TokenSource, Server, Signer, both, sleep } from "./server.js";
 
 const PLAN_BYTES = 1 << 25;
@@ -35,14 +35,15 @@ interface Info {
   round: number;
   open: boolean;
   halted: string;
+  issuers?: string;
 }
 
 /**
- * Take part in the task that two servers run. The plan is checked before anything of the client
+ * Take part in the task that two servers run. The policy is checked before anything of the client
  * leaves, its number and its token included.
  *
- * Throws `below-policy` if the plan is below a floor, `protocol` if the servers' plans differ, and
- * `not-ready` if a server is not there in time.
+ * Throws `below-policy` if the plan or a server is below a floor, `protocol` if the plans differ,
+ * and `not-ready` if a server is not there in time.
  */
 export async function connect(
   urls: readonly [string, string],
@@ -56,13 +57,14 @@ export async function connect(
   if (first!.plan !== second!.plan || String(first!.coins) !== String(second!.coins)) {
     throw new TorchfslError("protocol", "the servers have different plans: tell their operators");
   }
+  [first!, second!].forEach((one, party) => checkIssuers(settings.policy, party, one.issuers));
   const plan = settings.core.open(first!.plan);
   try {
     await checkPlan(settings.policy, plan, first!.coins);
     const signer = await Signer.create(plan.fields.session, settings.token);
     for (const one of servers) one.signer = signer;
     const kept = settings.outbox ?? (globalThis.indexedDB ? pageOutbox() : memoryOutbox());
-    return new Connection(plan, servers, signer.client, kept);
+    return new Connection(plan, servers, signer.client, kept, settings.policy);
   } catch (error) {
     plan.close();
     throw error;
@@ -80,6 +82,7 @@ export class Connection {
     /** Its number, which the tokens name. */
     readonly client: bigint,
     private readonly outbox: Outbox,
+    private readonly policy: Policy,
   ) {}
 
   /**
@@ -197,6 +200,7 @@ export class Connection {
           throw new TorchfslError("another-plan", "the servers have another task: connect again");
         }
       }
+      infos.forEach((one, party) => checkIssuers(this.policy, party, one.issuers));
       const number = infos[0]!.round;
       const isOpen = infos.every((one) => one.open && one.round === number);
       if (!isOpen || !Number.isSafeInteger(number) || number <= this.seen) continue;
@@ -359,12 +363,12 @@ function json(data: Bytes): Record<string, unknown> {
   throw new TorchfslError("decode", "a server's answer is not a JSON object");
 }
 
-function planOf(data: Bytes): { plan: string; coins: string[] } {
-  const { plan, coins } = json(data);
+function planOf(data: Bytes): { plan: string; coins: string[]; issuers: unknown } {
+  const { plan, coins, issuers } = json(data);
   const isHex = (one: unknown) => typeof one === "string" && /^[0-9a-f]{64}$/.test(one);
   const areCoins = Array.isArray(coins) && coins.every(isHex);
   if (typeof plan !== "string" || !areCoins) {
     throw new TorchfslError("decode", "a server's answer holds no plan");
   }
-  return { plan, coins };
+  return { plan, coins, issuers };
 }

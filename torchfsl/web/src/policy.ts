@@ -9,6 +9,8 @@ export interface Policy {
   keys?: readonly [string, string];
   /** Digests in hexadecimal of the only plans allowed. */
   plans?: readonly string[];
+  /** Digests of the admission files allowed, as `torchfsl doctor` prints them. Default: any. */
+  issuers?: readonly string[];
   /** Every tree has a check word and every answer a tag. Default: true. */
   verified?: boolean;
   /** Seeds and answers are readable by one server only. Default: true. */
@@ -32,6 +34,7 @@ export interface Policy {
 const KNOWN: Record<keyof Policy, true> = {
   keys: true, plans: true, verified: true, sealed: true, jointCoin: true, minClients: true,
   minContributors: true, maxK: true, lanes: true, noiseMultiplier: true, maxRounds: true,
+  issuers: true,
 };
 
 /** Refuse a policy that has unknown names or pins no server. */
@@ -39,6 +42,10 @@ export function checkPolicy(policy: Policy): void {
   const unknown = Object.keys(policy).filter((name) => !(name in KNOWN));
   if (unknown.length) invalid(`unknown floors ${unknown}; known: ${Object.keys(KNOWN)}`);
   if (!policy.keys && !policy.plans?.length) invalid("it pins no server: give keys, or plans");
+  const { issuers = ["any"] } = policy;
+  if (!(Array.isArray(issuers) && issuers.length)) {
+    invalid("issuers lists no digests: see torchfsl doctor");
+  }
   const { minClients = 2, minContributors = 1, maxK = 0, maxRounds = 0 } = policy;
   const whole = [minClients - 1, minContributors - 1, maxK, maxRounds];
   const isWhole = whole.every((value) => Number.isSafeInteger(value) && value >= 0);
@@ -77,6 +84,13 @@ export async function checkPlan(
     const seed = coins.length === 2 ? await seedOf(plan, coins.map(unhex)) : "";
     demand(seed === fields.hash_seed, "hash_seed", seed ? "not of the coins" : "without coins");
   }
+}
+
+/** Throw `below-policy` for a server with an admission file that the policy does not allow. */
+export function checkIssuers({ issuers }: Policy, party: number, digest: unknown = "none"): void {
+  if (!issuers || issuers.some((d) => d === digest)) return;
+  const why = `server ${party} has admission file ${digest}, expected ${issuers}: ask its operator`;
+  throw new TorchfslError("below-policy", why);
 }
 
 /** Noise over sensitivity in one round, against one server. */
