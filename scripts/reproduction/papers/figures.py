@@ -106,7 +106,7 @@ def _costs(records: Figures) -> Figures:
 
 
 def _beside_the_paper(records: Figures) -> Figures:
-    """What the paper's formulas and bins give where it prints nothing, and shares of our costs."""
+    """Figures of the formulas and bins of the paper that it does not print, and shares of costs."""
     least = {
         str(row["log2_m"]): {
             percent: f"2^{twins(own['k'], math.ceil(row['paper'] * own['k'])):.1f}"
