@@ -46,10 +46,10 @@ def _factors(figures: Figures) -> Iterator[tuple[Any, ...]]:
 def _failures(figures: Figures) -> Iterator[Figures]:
     for cell in figures["paper_failures"]:
         rate = "none seen" if cell["log2_rate"] is None else f"2^{cell['log2_rate']:.1f}"
-        yield {**cell, "rate": rate, "twins": _twins(cell["k"], cell["bins"])}
+        yield {**cell, "rate": rate, "twins": twins(cell["k"], cell["bins"])}
 
 
-def _twins(k: int, bins: int) -> float:
+def twins(k: int, bins: int) -> float:
     """Log2 of a lower bound on two of k positions with one bin in all six hashes: Bonferroni's."""
     pairs = math.comb(k, 2) * bins**-5.0
     of_three_positions = 3 * math.comb(k, 3) * bins**-8.0

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import Final
 
-from scripts.reproduction import markdown
+from scripts.reproduction import accuracy_tables, markdown
 from scripts.reproduction.page_table import table
 from scripts.reproduction.papers import figures
 from scripts.reproduction.papers.row import VERDICTS, Row, rows_of
@@ -14,6 +14,14 @@ from scripts.reproduction.results import TABLES, Figures, read_results
 
 PAPERS: Final = {name: rows_of(name) for name in ("fsl", "sesa", "sefl", "privhfl")}
 RUNS_OF: Final = {"mnist": "table7", "cifar10": "table7", "trec": "table7", "rows": "table8"}
+CHOSEN: Final = {
+    "mnist": " --dataset mnist --percent 5 100 --seed 0",
+    "cifar10": " --dataset cifar10 --percent 5 100 --seed 0",
+    "trec": " --dataset trec",
+    "all": " --dataset mnist cifar10 trec --percent 5 100",
+    "rows": "",
+}
+"""Options of the runs that have a figure."""
 TO_COME: Final = {
     "sesa-attack": "scripts/reproduce sesa-attack --data DATA",
     "sesa-speed": "scripts/reproduce sesa-speed --data DATA",
@@ -92,11 +100,11 @@ def _command(source: str) -> str:
     if kind == "accuracy":
         table = RUNS_OF.get(name, "table7")
         runs = [
-            run for run in read_results(table).values()
-            if name == "all" or table == "table8" or run["cell"]["dataset"] == name
+            run for run in accuracy_tables.usual(table)
+            if figures.is_plain(run) and name in ("all", "rows", run["cell"]["dataset"])
         ]  # fmt: skip
-        extra = f" --dataset {name}" if table == "table7" and name != "all" else ""
-        return f"`scripts/reproduce {table}{extra} --data DATA`, {max(r['date'] for r in runs)}"
+        last = max(str(run["date"]) for run in runs)
+        return f"`scripts/reproduce {table}{CHOSEN[name]} --data DATA`, {last}"
     if kind == "privhfl":
         return _command_of_cell(name)
     record = read_results(TABLES).get(source)

@@ -13,6 +13,7 @@ from scripts.reproduction import papers_tables, privhfl_paper, report
 from scripts.reproduction.page_table import TABLES
 from scripts.reproduction.papers import figures
 from scripts.reproduction.papers.row import REASONS, VERDICTS, Row
+from scripts.reproduction.results import read_results
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "papers.md"
@@ -110,6 +111,17 @@ def test_tests_and_pages_that_rows_name_exist() -> None:
             assert (ROOT / "docs" / row.page).exists(), row.page
     for command in re.findall(r"`python -m (scripts\.[\w.]+)", PAGE.read_text()):
         assert (ROOT / (command.replace(".", "/") + ".py")).exists(), command
+
+
+def test_a_run_that_goes_on_counts_its_rounds_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 2,000 rounds of a run begin with the 1,000 of its shorter result."""
+    every = read_results("table7")
+    kept = "cifar10-5-seed0", "cifar10-5-seed0-2000rounds", "mnist-5-seed0", "trec-5-seed0"
+    table7 = {name: every[name] for name in (*kept, "trec-5-nofeedback-seed0")}
+    records = {"table7": table7, "table8": {}}
+    monkeypatch.setattr(figures, "read_results", lambda name: records.get(name, {"other": {}}))
+    told = figures.all_figures()["exact"]["fsl"]
+    assert told == "4,000 of 4,000 rounds, 20 of them by both servers, exact"
 
 
 def printed_cells() -> Iterator[tuple[str, str, Sequence[float | None]]]:

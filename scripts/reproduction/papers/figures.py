@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from scripts.reproduction import accuracy_tables, paper
 from scripts.reproduction.communication import MIB
+from scripts.reproduction.cost_tables import twins
 from scripts.reproduction.markdown import mean, seconds, size
 from scripts.reproduction.papers import privhfl_figures, sefl_figures
 from scripts.reproduction.results import TABLES, Figures, read_results
@@ -39,7 +42,8 @@ def all_figures() -> Figures:
     if not records:
         return {}
     found: Figures = dict(records)
-    for group in (_costs, _accuracy, _sesa, _sesa_speed, _sesa_writers,
+    for group in (_costs, _beside_the_paper, _accuracy, _rows_of_words, _runs_of_training,
+                  _sesa, _sesa_speed, _sesa_writers,
                   *sefl_figures.GROUPS, *privhfl_figures.GROUPS):  # fmt: skip
         try:
             found.update(group(records))
@@ -101,61 +105,106 @@ def _costs(records: Figures) -> Figures:
     }
 
 
+def _beside_the_paper(records: Figures) -> Figures:
+    """Figures of the formulas and bins of the paper that it does not print, and shares of costs."""
+    least = {
+        str(row["log2_m"]): {
+            percent: f"2^{twins(own['k'], math.ceil(row['paper'] * own['k'])):.1f}"
+            for percent, own in row["ours"].items()
+        }
+        for row in records["table3"]["factors"]
+    }
+    cells6 = [cell for cell in records["table6"]["cells"] if cell["log2_m"] == 20]
+    curve = records["table5"]["figure7_2_15"]
+    printed = records["din"]["paper"]
+    rows = printed["items_per_client"] + printed["categories_per_client"] + 1
+    rest = 128 * (printed["parameters"] - printed["embedding"])
+    return {
+        "least_failures": least,
+        "per_position": ", ".join(f"{cell['l128_bytes'] / cell['k']:.0f}" for cell in cells6),
+        "client_spread": curve[-1]["client_seconds"] / curve[0]["client_seconds"],
+        "paper_l32_percent": 100 * 32 / (1.25 * (9 * 130 + 32)),
+        "din_by_formula": size((1.25 * rows * (9 * 130 + 18 * 128) + rest) / 8),
+        "din_mib": f"{records['din']['upload_bytes_l128_no_check'] / MIB:.2f} MiB",
+    }
+
+
 def _accuracy(records: Figures) -> Figures:
-    """Of tables 7 and 8: by data set and share of the plain runs, and what 5 % loses."""
+    """Of table 7: accuracies by data set and share, and what a share loses by data set and rounds.
+
+    All of plain runs. Losses are against the runs of 100 % with the same seeds and rounds.
+    """
     del records
     accuracy: dict[str, dict[str, str]] = {}
-    loss: dict[str, str] = {}
-    later: dict[str, str] = {}
-    runs = [r for r in accuracy_tables.usual("table7") if _is_plain(r)]
+    lost: dict[str, dict[str, str]] = {}
+    runs = [r for r in accuracy_tables.usual("table7") if is_plain(r)]
     for dataset in paper.ACCURACY:
-        for rounds, losses in ((1000, loss), (500, loss), (2000, later)):
+        for rounds in (500, 1000, 2000):
             own = [r for r in runs if r["cell"]["dataset"] == dataset and r["rounds"] == rounds]
-            by_share = {
-                f"{percent:g}": {
-                    r["cell"]["seed"]: r["accuracy_percent"]
-                    for r in own if r["cell"]["percent"] == percent
-                }
-                for percent in {r["cell"]["percent"] for r in own}
-            }  # fmt: skip
+            by_share = _by_share(own)
             for percent, seeds in by_share.items():
                 text = mean(list(seeds.values()))
                 known = accuracy.setdefault(dataset, {})
                 known[percent] = (
                     f"{known[percent]}; {text} at {rounds:,}" if percent in known else text
                 )
-            if {"5", "100"} <= set(by_share):
-                both = sorted(set(by_share["5"]) & set(by_share["100"]))
-                losses[dataset] = mean(
-                    [by_share["5"][s] - by_share["100"][s] for s in both], 2, "+"
-                )
-    rows = [r for r in accuracy_tables.usual("table8") if _is_plain(r)]
-    shares = {f"{r['cell']['percent']:g}" for r in rows}
-    by_rows = {
-        share: {
-            r["cell"]["seed"]: r["accuracy_percent"]
-            for r in rows if f"{r['cell']['percent']:g}" == share
-        }
-        for share in shares
-    }  # fmt: skip
+                both = sorted(set(seeds) & set(by_share.get("100", {})))
+                losses = [seeds[s] - by_share["100"][s] for s in both]
+                if losses:
+                    lost.setdefault(percent, {})[f"{dataset} {rounds}"] = mean(losses, 2, "+")
+    return {"accuracy": accuracy, "lost": lost}
+
+
+def _by_share(runs: Iterable[Figures]) -> dict[str, dict[int, float]]:
+    """Accuracies by percentage and seed."""
+    found: dict[str, dict[int, float]] = {}
+    for run in runs:
+        cell = run["cell"]
+        found.setdefault(f"{cell['percent']:g}", {})[cell["seed"]] = run["accuracy_percent"]
+    return found
+
+
+def _rows_of_words(records: Figures) -> Figures:
+    """Of table 8: accuracies by share, and what the smallest share loses."""
+    del records
+    by_rows = _by_share(r for r in accuracy_tables.usual("table8") if is_plain(r))
     least, most = by_rows["0.0125"], by_rows["10"]
-    every = [*read_results("table7").values(), *read_results("table8").values()]
-    exact = sum(r["exact_rounds"] for r in every)
-    both_servers = sum(r["fsl"]["exact_rounds"] for r in every)
     return {
-        "accuracy": accuracy,
-        "loss": loss,
-        "loss2000": later,
         "rows8": {share: mean(list(seeds.values())) for share, seeds in by_rows.items()},
         "loss8": mean([least[s] - most[s] for s in sorted(set(least) & set(most))], 2, "+"),
-        "exact": {
-            "fsl": f"{exact:,} of {sum(r['rounds'] for r in every):,} rounds, {both_servers} of "
-            "them by both servers, exact"
-        },
     }
 
 
-def _is_plain(run: Figures) -> bool:
+def _runs_of_training(records: Figures) -> Figures:
+    """Of tables 7 and 8: exact rounds, the effect of error feedback, and hours of a column.
+
+    A longer run goes on where a shorter one of the same folder ended: the longest alone counts.
+    """
+    del records
+    table7 = read_results("table7")
+    longest: dict[str, Figures] = {}
+    for name, run in [*table7.items(), *read_results("table8").items()]:
+        folder = f"{run['cell']['table']} {re.sub(r'-[0-9]+rounds$', '', name)}"
+        longest[folder] = max(longest.get(folder, run), run, key=lambda one: int(one["rounds"]))
+    exact = sum(r["exact_rounds"] for r in longest.values())
+    both_servers = sum(r["fsl"]["exact_rounds"] for r in longest.values())
+    hours = {}
+    for dataset in ("mnist", "cifar10"):
+        run = table7[f"{dataset}-5-seed0"]
+        spent = run["wall_seconds_of_last_start"] / run["rounds"]
+        hours[dataset] = f"{3 * paper.ROUNDS[dataset] * spent / 3600:.0f} hours"
+    return {
+        "exact": {
+            "fsl": f"{exact:,} of {sum(r['rounds'] for r in longest.values()):,} rounds, "
+            f"{both_servers} of them by both servers, exact"
+        },
+        "hours": hours,
+        "feedback": f"{table7['trec-5-seed0']['accuracy_percent']:.2f} with error feedback, "
+        f"{table7['trec-5-nofeedback-seed0']['accuracy_percent']:.2f} without (TREC, 5 %, seed 0)",
+    }
+
+
+def is_plain(run: Figures) -> bool:
     """A run of the paper's settings: plain averages, the latest model, the paper's images."""
     cell = run["cell"]
     return bool(
