@@ -23,7 +23,7 @@ def run(*arguments: str, path: str = "") -> str:
     command, chosen = [program, PLANS, *arguments], os.environ | {"TORCHFSL_CPU_PATH": path}
     done = subprocess.run(command, env=chosen, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def test_its_plans_are_of_all_kinds() -> None:
@@ -37,8 +37,10 @@ def test_what_rounds_send_depends_on_no_instruction() -> None:
     assert run("digest") == run("digest", path="portable")
 
 
-def test_seeded_inputs_break_nothing() -> None:
-    assert "500 inputs" in run("500", "3")
+def test_inputs_break_nothing_and_tell_from_where_to_repeat_them() -> None:
+    told = run("500", "900")
+    assert "inputs from 1000 on" in told
+    assert "500 inputs" in told
 
 
 def test_every_allocation_of_a_round_may_fail() -> None:

@@ -1,11 +1,14 @@
 // What a hostile plan, a hostile server and a careless caller can do to the client core.
 //
-//     fuzz_client PLANS COUNT [SEED]     so many inputs, each a plan's text or a script of calls
-//     fuzz_client PLANS allocations      a round of each plan, with every allocation failing once
-//     fuzz_client PLANS digest           of all that a round of each plan sends: equal on all CPUs
+//     fuzz_client PLANS COUNT [FIRST]    so many inputs: in turn scripts of calls and texts of
+//     plans fuzz_client PLANS allocations      a round of each plan, with every allocation failing
+//     once fuzz_client PLANS digest           of all that a round of each plan sends: equal on all
+//     CPUs
 //
-// PLANS has the text of one plan a line. Built with -DTORCHFSL_FUZZ=ON by Clang, the same inputs
+// PLANS has the text of one plan a line. An input is drawn from its number alone, from FIRST or 0
+// on, so that any of them can be run again. Built with -DTORCHFSL_FUZZ=ON by Clang, the inputs
 // come from libFuzzer, and PLANS from the variable TORCHFSL_FUZZ_PLANS.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -54,8 +57,21 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std
 
 namespace {
 
-std::vector<std::string> plans;
-Digest all_sent{};  // over every message of `digest`
+struct Close {
+  void operator()(tfsl_plan* plan) const { tfsl_plan_close(plan); }
+};
+
+// A plan as the servers have read it, and as the client has opened it.
+struct Own {
+  std::string text;
+  std::unique_ptr<Plan> plan;
+  std::unique_ptr<tfsl_plan, Close> opened;
+};
+
+std::vector<Own> plans;
+Bytes tape(1 << 16);                                    // random bytes of all rounds
+constexpr std::size_t kScript = 200, kSmall = 1 << 14;  // bytes of an input, and of messages
+Digest all_sent{};                                      // over every message of `digest`
 
 void expect(bool holds, const char* what) {
   if (holds) return;
@@ -88,8 +104,8 @@ class Input {
 // A server's answers, as one makes them that knows its seed and says what it likes.
 class Servers {
  public:
-  Servers(const std::string& text, u64 client, u64 round)
-      : plan_(read_plan(view_of(text))), client_(client), round_(round) {}
+  Servers(const Plan& plan, u64 client, u64 round)
+      : plan_(plan), client_(client), round_(round), clear_(plan.clear_bytes()) {}
 
   void sent(const tfsl_step& step) {
     all_sent = digest({View(all_sent), View(step.data, step.size)});
@@ -98,23 +114,29 @@ class Servers {
     std::memcpy(seeds_[step.party].data(), step.data + kHeaderBytes + 16, 16);
   }
 
-  Bytes answer(const tfsl_step& step, Input& input, bool honest) const {
+  Bytes answer(const tfsl_step& step, Input& input, bool honest) {
     const Kind kind = static_cast<Kind>(step.message);
-    Bytes body(plan_->body_bytes(kind));
+    Bytes body(plan_.body_bytes(kind));
     const auto fill = [&](std::size_t from, std::size_t to) {
       for (std::size_t i = from; i < to && !honest; ++i) body[i] = input.byte();
     };
     if (kind == kAnswer) {
       fill(0, body.size() - 48);
-      const TreeContext context(*plan_, round_, client_, nonce_);
+      const TreeContext context(plan_, round_, client_, nonce_);
       const u8 nonce[12] = {};
       const u8 party = static_cast<u8>(step.party);
       body = gcm_seal(context.answer_key(seeds_[party], party), nonce,
                       View(body).first(body.size() - 16));
     } else {
-      const Bytes clear(plan_->clear_bytes());
-      const Digest own = digest({text(label::kModel), text("clear"), clear});
+      // Of any values both servers may agree on.
+      if (!honest && kind == kModel && !clear_.empty()) {
+        const std::size_t at = input.below(clear_.size());
+        std::fill_n(clear_.begin() + static_cast<std::ptrdiff_t>(at),
+                    std::min<std::size_t>(8, clear_.size() - at), input.byte());
+      }
+      const Digest own = digest({text(label::kModel), text("clear"), clear_});
       std::memcpy(body.data(), own.data(), 32);
+      if (kind == kModel) std::copy(clear_.begin(), clear_.end(), body.begin() + 64);
       if (!honest && input.byte() % 4 == 0) fill(0, body.size());
     }
     Bytes out(kHeaderBytes);
@@ -125,19 +147,23 @@ class Servers {
     std::memcpy(out.data() + 16, &client_, 8);
     const u64 size = body.size();
     std::memcpy(out.data() + 24, &size, 8);
-    std::memcpy(out.data() + 32, plan_->digest.data(), 32);
+    std::memcpy(out.data() + 32, plan_.digest.data(), 32);
     out.insert(out.end(), body.begin(), body.end());
-    if (!honest && input.byte() % 8 == 0) out[input.below(out.size())] ^= input.byte();
-    if (!honest && input.byte() % 16 == 0) out.resize(input.below(out.size() + 9));
+    if (honest) return out;
+    if (input.byte() % 8 == 0) out[input.below(out.size())] ^= input.byte();
+    if (input.byte() % 16 == 0) {  // fields of the header change places
+      u8* const field = out.data() + 8 * (input.byte() % 7);
+      std::swap_ranges(field, field + 8, field + 8);
+    }
+    if (input.byte() % 16 == 0) out.resize(input.below(out.size() + 9));
     return out;
   }
 
-  const Plan& plan() const { return *plan_; }
-
  private:
-  std::unique_ptr<Plan> plan_;
+  const Plan& plan_;
   u64 client_, round_;
   Key nonce_, seeds_[2];
+  Bytes clear_;  // of the model
 };
 
 struct Rows {
@@ -154,7 +180,7 @@ Rows made_rows(const Plan& plan, Input& input, bool honest) {
   for (u32 i = 0; i < plan.segments.size(); ++i) {
     const Segment& s = plan.segments[i];
     std::vector<i64>& ids = out.ids[i];
-    for (u64 row = 0; !s.dense() && ids.size() < s.k_max && row < s.m; ++row) {
+    for (u64 row = 0; !s.dense() && ids.size() < s.k_max && row < std::min<u64>(s.m, 64); ++row) {
       if (honest || input.byte() % 2) ids.push_back(static_cast<i64>(row));
     }
     if (!honest && !ids.empty() && input.byte() % 16 == 0) {
@@ -162,9 +188,10 @@ Rows made_rows(const Plan& plan, Input& input, bool honest) {
     }
     const std::size_t count = s.dense() ? s.m : ids.size();
     out.values.emplace_back(count * s.tau, honest ? 1e-4 : input.byte() * 1e-3);
+    const u32 dtype = honest || input.byte() % 8 ? TFSL_FLOAT64 : input.byte() % 5;
     if (s.retrieve) out.wanted.push_back({i, 0, ids.data(), ids.size()});
     out.parts.push_back(
-        {i, TFSL_FLOAT64, s.dense() ? nullptr : ids.data(), count, out.values.back().data()});
+        {i, dtype, s.dense() ? nullptr : ids.data(), count, out.values.back().data()});
   }
   if (!honest && input.byte() % 16 == 0) out.parts[input.below(out.parts.size())].segment = 7;
   if (!honest && input.byte() % 32 == 0 && !out.wanted.empty()) out.wanted.pop_back();
@@ -213,19 +240,20 @@ tfsl_status take_step(tfsl_round* round, Servers& servers, Input& input, bool ho
   return TFSL_OK;
 }
 
-void run_calls(Input input) {
-  const std::string& text = plans[input.byte() % plans.size()];
+// A round: steps as they should be taken, then calls in any order with answers of any kind.
+void run_calls(const Plan& plan, const tfsl_plan* opened, Input input) {
   const u64 client = input.byte(), number = input.byte();
-  Servers servers(text, client, number);
-  tfsl_plan* plan = nullptr;
-  expect(tfsl_plan_open(view_of(text).data(), text.size(), &plan, nullptr, 0) == TFSL_OK,
-         "a good plan is refused");
-  const Rows rows = made_rows(servers.plan(), input, input.byte() % 2);
-  const Bytes tape(1 << 18, input.byte());
+  Servers servers(plan, client, number);
+  const Rows rows = made_rows(plan, input, input.byte() % 2);
+  const u8* random = tape.data() + 64 * input.byte();
+  const std::size_t left = input.byte() % 16 ? tape.size() / 2 : 8 * input.byte();
   tfsl_round* round = nullptr;
-  tfsl_test_round_begin(plan, client, number, rows.wanted.data(), rows.wanted.size(), tape.data(),
-                        tape.size(), &round);
+  tfsl_test_round_begin(opened, client, number, rows.wanted.data(), rows.wanted.size(), random,
+                        left, &round);
   bool done = false;
+  for (int steps = input.byte() % 12; round && steps > 0; --steps) {
+    take_step(round, servers, input, true, rows, done);
+  }
   for (int calls = 0; round && calls < 64 && !(done && input.done()); ++calls) {
     const u8 call = input.byte() % 16;
     if (call < 11) {
@@ -234,37 +262,51 @@ void run_calls(Input input) {
       const Bytes answer = input.bytes(input.below(200));
       tfsl_round_give(round, answer.data(), answer.size());
     } else if (call == 12) {
-      const Rows other = made_rows(servers.plan(), input, false);
+      const Rows other = made_rows(plan, input, false);
       tfsl_round_submit(round, other.parts.data(), other.parts.size(), input.byte());
     } else if (call == 13 && input.byte() % 4 == 0) {
       tfsl_round_abort(round);
     } else {
-      read_all(round, servers.plan());
+      read_all(round, plan);
     }
   }
   tfsl_round_close(round);
-  tfsl_plan_close(plan);
 }
 
-void run_plan(const u8* data, std::size_t size) {
-  tfsl_plan* plan = nullptr;
+// A plan's text; what is taken for a plan tells its fields, and has a round if that is small.
+void run_plan(const u8* data, std::size_t size, Input script) {
+  tfsl_plan* opened = nullptr;
   char text[100];
-  const tfsl_status status = tfsl_plan_open(data, size, &plan, text, sizeof text);
-  expect((status == TFSL_OK) == (plan != nullptr), "a plan without a status");
-  if (!plan) return;
+  const tfsl_status status = tfsl_plan_open(data, size, &opened, text, sizeof text);
+  expect((status == TFSL_OK) == (opened != nullptr), "a plan without a status");
+  if (!opened) return;
+  const std::unique_ptr<tfsl_plan, Close> closed(opened);
   tfsl_plan_fields fields = {};
   fields.struct_size = sizeof fields;
-  expect(tfsl_plan_info(plan, &fields) == TFSL_OK, "no fields");
-  tfsl_plan_close(plan);
+  expect(tfsl_plan_info(opened, &fields) == TFSL_OK, "no fields");
+  for (u32 i = 0; i < fields.num_segments; ++i) {
+    tfsl_segment_fields segment = {};
+    segment.struct_size = sizeof segment;
+    expect(tfsl_plan_segment(opened, i, &segment) == TFSL_OK, "no segment");
+    touch(segment.name.data, segment.name.size);
+    for (u32 j = 0; j < segment.num_tensors; ++j) {
+      tfsl_tensor_fields tensor = {};
+      tensor.struct_size = sizeof tensor;
+      expect(tfsl_plan_tensor(opened, i, j, &tensor) == TFSL_OK, "no tensor");
+      touch(tensor.shape, tensor.num_dims * sizeof *tensor.shape);
+      touch(tensor.name.data, tensor.name.size);
+    }
+  }
+  if (fields.upload_bytes + fields.download_bytes > kSmall) return;
+  run_calls(*read_plan({data, size}), opened, script);
 }
 
 // One whole round, of which an allocation may fail; whether none did.
-bool run_round(const std::string& text, bool failing, long number) {
-  Servers servers(text, 3, 9);
+bool run_round(const Own& own, bool failing, long number) {
+  Servers servers(*own.plan, 3, 9);
   Input none(nullptr, 0);
-  const Rows rows = made_rows(servers.plan(), none, true);
-  Bytes tape(1 << 18);
-  for (std::size_t i = 0; i < tape.size(); ++i) tape[i] = static_cast<u8>((i * i * 0x9e37) >> 9);
+  const View text = view_of(own.text);
+  const Rows rows = made_rows(*own.plan, none, true);
   tfsl_plan* plan = nullptr;
   tfsl_round* round = nullptr;
   const auto calling = [&](auto call) {
@@ -278,8 +320,8 @@ bool run_round(const std::string& text, bool failing, long number) {
     expect(status == TFSL_OK || (failing && status == TFSL_MEMORY), "another status than MEMORY");
     return status != TFSL_OK;
   };
-  bool whole = !failed(calling(
-      [&] { return tfsl_plan_open(view_of(text).data(), text.size(), &plan, nullptr, 0); }));
+  bool whole =
+      !failed(calling([&] { return tfsl_plan_open(text.data(), text.size(), &plan, nullptr, 0); }));
   whole = whole && !failed(calling([&] {
             return tfsl_test_round_begin(plan, 3, 9, rows.wanted.data(), rows.wanted.size(),
                                          tape.data(), tape.size(), &round);
@@ -311,14 +353,13 @@ bool run_round(const std::string& text, bool failing, long number) {
 }
 
 int play_rounds(bool failing) {
-  for (const std::string& text : plans) {
-    const std::unique_ptr<Plan> plan = read_plan(view_of(text));
-    if (plan->sealed || (!plan->early.empty() && plan->verified()))
+  for (const Own& own : plans) {
+    if (own.plan->sealed || (!own.plan->early.empty() && own.plan->verified()))
       continue;  // no tags are made here
-    expect(run_round(text, false, 0), "a round fails");
+    expect(run_round(own, false, 0), "a round fails");
     if (!failing) continue;
     long number = 0;
-    while (!run_round(text, true, number)) ++number;
+    while (!run_round(own, true, number)) ++number;
     std::printf("fuzz_client: %ld allocations failed, one at a time\n", number);
   }
   if (!failing) {
@@ -329,61 +370,109 @@ int play_rounds(bool failing) {
 }
 
 void load(const char* path) {
+  for (std::size_t i = 0; i < tape.size(); ++i) tape[i] = static_cast<u8>((i * i * 0x9e37) >> 9);
   std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) plans.push_back(line);
+  for (std::string line; std::getline(file, line);) {
+    tfsl_plan* plan = nullptr;
+    const View text = view_of(line);
+    expect(tfsl_plan_open(text.data(), text.size(), &plan, nullptr, 0) == TFSL_OK,
+           "a good plan is refused");
+    plans.push_back({line, read_plan(text), std::unique_ptr<tfsl_plan, Close>(plan)});
+  }
   expect(!plans.empty(), "no plans");
 }
 
 }  // namespace
 
+// A kind, then either a plan's number or its text, with a script of calls.
 extern "C" int LLVMFuzzerTestOneInput(const u8* data, std::size_t size) {
   if (plans.empty()) load(std::getenv("TORCHFSL_FUZZ_PLANS"));
-  if (!size) return 0;
-  if (data[0] % 2) {
-    run_plan(data + 1, size - 1);
+  if (size < 2) return 0;
+  if (data[0] % 2 == 0) {
+    const Own& own = plans[data[1] % plans.size()];
+    run_calls(*own.plan, own.opened.get(), {data + 2, size - 2});
   } else {
-    run_calls(Input(data + 1, size - 1));
+    const std::size_t script = std::min<std::size_t>(kScript, size - 1);
+    run_plan(data + 1 + script, size - 1 - script, {data + 1, script});
   }
   return 0;
 }
 
 #if !defined(TORCHFSL_LIBFUZZER)
+namespace {
+
+u64 state;  // of splitmix64
+
+u64 random(u64 bound) {
+  u64 z = state += 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return (z ^ (z >> 31)) % bound;
+}
+
+// A plan with some characters, numbers or fields of others.
+std::string changed_plan() {
+  constexpr char kCharacters[] = "0123456789\"{}[],:-.eau", kDigits[] = "0123456789";
+  constexpr const char* kNumbers[] = {"0",
+                                      "1",
+                                      "2",
+                                      "3",
+                                      "7",
+                                      "16",
+                                      "255",
+                                      "65535",
+                                      "4294967296",
+                                      "9223372036854775807",
+                                      "9223372036854775808"};
+  std::string text = plans[random(plans.size())].text;
+  for (u64 changes = 1 + random(3); changes; --changes) {
+    const std::string& other = plans[random(plans.size())].text;
+    std::size_t at = random(text.size()), from = random(other.size());
+    const u64 kind = random(4);
+    if (kind == 0) {
+      text[at] = kCharacters[random(22)];
+    } else if (kind == 1) {
+      text.replace(at, random(12), other, from, random(12));
+    } else if (kind == 2) {
+      at = std::min(text.find_first_of(kDigits, at), text.size());
+      text.replace(at, text.find_first_not_of(kDigits, at) - at, kNumbers[random(11)]);
+    } else {  // from one comma to the next
+      at = std::min(text.find(',', at), text.size());
+      from = std::min(other.find(',', from), other.size());
+      text.replace(at, text.find(',', at + 1) - at, other, from, other.find(',', from + 1) - from);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
 int main(int count, char** arguments) {
   if (count < 3) {
-    std::fprintf(stderr, "usage: fuzz_client PLANS COUNT [SEED] | PLANS allocations|digest\n");
+    std::fprintf(stderr, "usage: fuzz_client PLANS COUNT [FIRST] | PLANS allocations|digest\n");
     return 2;
   }
   load(arguments[1]);
   const std::string what = arguments[2];
   if (what == "allocations" || what == "digest") return play_rounds(what == "allocations");
-  u64 state = count > 3 ? std::strtoull(arguments[3], nullptr, 10) : 1;
-  const auto random = [&](u64 bound) {  // splitmix64
-    u64 z = state += 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return (z ^ (z >> 31)) % bound;
-  };
-  const long runs = std::strtol(arguments[2], nullptr, 10);
-  for (long run = 0; run < runs; ++run) {
-    std::vector<u8> input(1, static_cast<u8>(run));
-    if (run % 2) {
-      std::string text = plans[random(plans.size())];
-      for (u64 changes = random(4); changes; --changes) {
-        const std::size_t at = random(text.size());
-        const std::string other = plans[random(plans.size())];
-        const std::size_t from = random(other.size()), size = random(12);
-        if (random(2))
-          text.replace(at, 1, 1, "0123456789\"{}[],:-.eau"[random(22)]);
-        else
-          text.replace(at, random(12), other, from, size);
-      }
+  const u64 runs = std::strtoull(arguments[2], nullptr, 10);
+  const u64 first = count > 3 ? std::strtoull(arguments[3], nullptr, 10) : 0;
+  for (u64 number = first; number < first + runs; ++number) {
+    if (number % 1000 == 0) {
+      std::fprintf(stderr, "fuzz_client: inputs from %llu on\n",
+                   static_cast<unsigned long long>(number));
+    }
+    state = number * 0xd1342543de82ef95;
+    std::vector<u8> input(1 + kScript + (number % 2 ? 0 : random(kScript)));
+    for (u8& byte : input) byte = static_cast<u8>(random(256));
+    input[0] = static_cast<u8>(number);
+    if (number % 2) {
+      const std::string text = changed_plan();
       input.insert(input.end(), text.begin(), text.end());
-    } else {
-      for (u64 left = 20 + random(400); left; --left) input.push_back(static_cast<u8>(random(256)));
     }
     LLVMFuzzerTestOneInput(input.data(), input.size());
   }
-  std::printf("fuzz_client: %ld inputs\n", runs);
+  std::printf("fuzz_client: %llu inputs\n", static_cast<unsigned long long>(runs));
   return 0;
 }
 #endif
