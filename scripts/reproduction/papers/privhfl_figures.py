@@ -288,7 +288,7 @@ def _traffic(records: Figures) -> Figures:
 
 
 def _by_batch(records: Figures) -> Figures:
-    """What batches of eight save, the share of secure prediction, and Tiny ImageNet's queries."""
+    """Time saved by batches of 8, the share of secure prediction, and Tiny ImageNet's queries."""
     batches, tiny = records["privhfl-batches"]["networks"], records["privhfl-tiny"]["networks"]
     steps = records["privhfl-steps"]["steps"]["CIFAR-10"]
     saved = [100 * (1 - _spent(own["8"]) / _spent(own["1"])) for own in batches.values()]
