@@ -93,11 +93,22 @@ class Gelu(nn.Module):
         return functional.gelu(self.linear(x.flatten(1)))
 
 
+class Square(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x.flatten(1))
+        return y * y
+
+
 @pytest.mark.parametrize(
     ("module", "code"),
     [
         (Branching(), "unsupported-module"),
         (Gelu(), "unsupported-module"),
+        (Square(), "unsupported-module"),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 2), nn.SiLU()), "unsupported-module"),
         (nn.Sequential(nn.Flatten(), nn.Linear(17, 2)), "wrong-shape"),
     ],

@@ -176,3 +176,10 @@ def test_every_figure_of_a_paper_has_its_row() -> None:
         text = "\n".join(places[name])
         missing = [n for n in range(1, count + 1) if not re.search(rf"Figures? {n}(?!\d)", text)]
         assert not missing, (name, missing)
+
+
+def test_every_numbered_statement_of_privhfl_has_its_row() -> None:
+    text = "\n".join(row.place for row in papers_tables.PAPERS["privhfl"])
+    for kind, count in {"Table": 7, "Theorem": 6, "Definition": 3, "equation": 6}.items():
+        missing = [n for n in range(1, count + 1) if not re.search(rf"{kind} {n}(?!\d)", text)]
+        assert not missing, (kind, missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 
@@ -47,8 +48,10 @@ def test_the_papers_text_does_not_follow_from_its_tables() -> None:
     less = [before[1] / after[1] for before, after in zip(old, own, strict=True)]
     assert [round(ratio, 1) for ratio in less] == [233.6, 287.9, 269.3]
     accuracy, base = privhfl_paper.ACCURACY, privhfl_paper.BASELINE
-    tiny = accuracy["Tiny ImageNet"]
+    tiny, svhn = accuracy["Tiny ImageNet"], accuracy["SVHN"]
     assert tiny["10000"][2] - tiny["2500"][2] == pytest.approx(2.23)
+    assert svhn["10000"][1] - svhn["2500"][1] == pytest.approx(4.65)
+    assert svhn["10000"][2] - svhn["2500"][2] == pytest.approx(3.93)
     gains = {data: round(rows["10000"][2] - base[data], 1) for data, rows in accuracy.items()}
     assert gains == {"SVHN": 10.2, "CIFAR-10": 7.9, "Tiny ImageNet": 6.2}
     gpu, cpu = privhfl_paper.PREDICTION["CryptGPU"], privhfl_paper.PREDICTION["the paper, CPU"]
@@ -93,3 +96,22 @@ def test_cells_run_once_a_seed(
     assert found["seeds"]["0"]["predictions"] == 3 * 10 * 2
     assert found["seeds"]["0"]["command"] == "here"
     assert found["seeds"]["0"]["model_sha256"] != found["seeds"]["1"]["model_sha256"]
+
+
+def test_the_shares_of_equation_5_do_not_add_up_to_the_product() -> None:
+    """Point 8: shares of x_0 y_1 from a triple c_0 + c_1 = a b, as printed and mended."""
+    draw = random.Random(5)
+    x, y, a, b, c_0 = (draw.getrandbits(64) for _ in range(5))
+    first, c_1 = x * (y - b) - c_0, a * b - c_0
+    assert (first + (x + a) * y - c_1 - x * y) % 2**64
+    assert (first + (x + a) * b - c_1 - x * y) % 2**64 == 0
+
+
+def test_equation_6_gives_a_product_of_64_bits_by_ten_of_floats() -> None:
+    draw = random.Random(6)
+    one, other = (draw.getrandbits(64) for _ in range(2))
+    parts = [[float(value >> 16 * part & 0xFFFF) for part in range(4)] for value in (one, other)]
+    pairs = [(i, j) for i in range(4) for j in range(4) if i + j < 4]
+    assert len(pairs) == 10
+    total = sum(int(parts[0][i] * parts[1][j]) << 16 * (i + j) for i, j in pairs)
+    assert total % 2**64 == one * other % 2**64

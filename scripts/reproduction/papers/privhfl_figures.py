@@ -87,21 +87,39 @@ def _privhfl(records: Figures) -> Figures:
     }  # fmt: skip
 
 
+def _more(cells: Figures, name: str, other: str) -> str:
+    """How much more a cell gains than another, over the seeds that both have."""
+    own, less = cells[name]["seeds"], cells[other]["seeds"]
+    seeds = sorted(set(own) & set(less))
+    return mean([100 * (own[s]["gain"] - less[s]["gain"]) for s in seeds], 1, "+")
+
+
+def _by_queries(records: Figures) -> Figures:
+    """CIFAR-10's mixup by its number of queries: against private pictures and the baseline."""
+    del records
+    cells = privhfl_cells.read_cells()
+    numbers = [n for n in (1000, 2500, 5000, 7500, 10_000) if f"cifar10-mixup-{n}" in cells]
+    gains = [float(g) for own in privhfl_tables.by_architecture(cells).values() for g in own]
+    runs = [r for n in privhfl_cells.QUERIES["cifar10"] for r in _runs(cells[f"cifar10-mixup-{n}"])]
+    return {
+        "over_private": ", ".join(
+            _more(cells, f"cifar10-mixup-{n}", "cifar10-private") for n in numbers
+        ),
+        "few_queries": ", ".join(f"{n:,}" for n in numbers),
+        "architecture_range": f"{min(gains):+.1f} to {max(gains):+.1f}",
+        "least_gain": f"{100 * min(run['least_gain'] for run in runs):+.1f}",
+    }
+
+
 def _differences(records: Figures) -> Figures:
     """Gains against each other: by answering clients, queries, networks and iterations."""
     del records
     cells = privhfl_cells.read_cells()
 
-    def more(name: str, other: str) -> str:
-        """Over the seeds that both have."""
-        own, less = cells[name]["seeds"], cells[other]["seeds"]
-        seeds = sorted(set(own) & set(less))
-        return mean([100 * (own[s]["gain"] - less[s]["gain"]) for s in seeds], 1, "+")
-
     numbers = [n for n in (10_000, 7500, 5000) if f"cifar10-mixup-{n}" in cells]
     return {
         "against": {
-            name: more(*pair)
+            name: _more(cells, *pair)
             for name, pair in {
                 "margin": ("cifar10-select-margin", "cifar10-mixup-2500"),
                 "entropy": ("cifar10-select-entropy", "cifar10-mixup-2500"),
@@ -113,9 +131,9 @@ def _differences(records: Figures) -> Figures:
             }.items()
             if set(pair) <= set(cells)
         },
-        "by_fraction": more("cifar10-mixup-2500", "cifar10-mixup-2500-C0.6"),
+        "by_fraction": _more(cells, "cifar10-mixup-2500", "cifar10-mixup-2500-C0.6"),
         "most": f"{numbers[0]:,}",
-        "over2500": more(f"cifar10-mixup-{numbers[0]}", "cifar10-mixup-2500"),
+        "over2500": _more(cells, f"cifar10-mixup-{numbers[0]}", "cifar10-mixup-2500"),
         "most_gain": _percent(_runs(cells[f"cifar10-mixup-{numbers[0]}"]), "gain", "+"),
         "figure6": {
             network: f"private {private}, mixup {mixup}"
@@ -252,5 +270,37 @@ def _table2(records: Figures) -> Figures:
     }
 
 
-GROUPS: Final = (_privhfl, _differences, _privhfl_costs, _table2, _covered)
+def _traffic(records: Figures) -> Figures:
+    """Of table 3's networks the megabytes by trees, and the share that is dealt by tables."""
+    networks = [records["privhfl-costs"]["networks"][name] for name in NETWORKS]
+
+    def sent(query: Figures) -> float:
+        return float(query["offline_bytes"] + query["online_bytes"])
+
+    trees = [sent(own["trees"]["2"]) / 1e6 for own in networks]
+    dealt = [
+        100 * own["tables"]["1"]["offline_bytes"] / sent(own["tables"]["1"]) for own in networks
+    ]
+    return {
+        "trees": f"{min(trees):.0f} to {max(trees):.0f} MB",
+        "dealt": f"{min(dealt):.0f} to {max(dealt):.0f} %",
+    }
+
+
+def _by_batch(records: Figures) -> Figures:
+    """Time saved by batches of 8, the share of secure prediction, and Tiny ImageNet's queries."""
+    batches, tiny = records["privhfl-batches"]["networks"], records["privhfl-tiny"]["networks"]
+    steps = records["privhfl-steps"]["steps"]["CIFAR-10"]
+    saved = [100 * (1 - _spent(own["8"]) / _spent(own["1"])) for own in batches.values()]
+    query = _spent(batches["VGG-7"]["8"])
+    return {
+        "saved_by_batch": f"{min(saved):.0f} to {max(saved):.0f} % less",
+        "prediction_share": f"{100 * (1 - sum(steps.values()) / query):.1f} %",
+        "tiny_ratio": f"{_spent(tiny['ResNet-14']) / query:.0f} times as long",
+    }
+
+
+GROUPS: Final = (
+    _privhfl, _differences, _by_queries, _privhfl_costs, _traffic, _table2, _by_batch, _covered,
+)  # fmt: skip
 """Functions of all records, each with names that rows may use."""
