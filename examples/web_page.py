@@ -12,8 +12,10 @@ import argparse
 import contextlib
 import functools
 import json
+import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,14 @@ def neighbour(urls: list[str], tls: Path, number: int) -> None:
                 loss = nn.functional.binary_cross_entropy_with_logits(model(users, items), labels)
                 loss.backward()
                 optimizer.step()
+
+
+def told(work: Callable[..., None], *given: Any) -> None:
+    """Call `work`; an error of torchfsl is one line."""
+    try:
+        work(*given)
+    except torchfsl.Error as error:
+        print(f"{work.__name__}: {error}", flush=True)
 
 
 class Site(SimpleHTTPRequestHandler):
@@ -139,7 +149,7 @@ def main() -> None:
                 threading.Thread(target=site.serve_forever, daemon=True).start()
                 for number in (0, 1):
                     given = (servers.urls, servers.tls, number)
-                    threading.Thread(target=neighbour, args=given, daemon=True).start()
+                    threading.Thread(target=told, args=(neighbour, *given), daemon=True).start()
                 print("accept the certificate of", *doors, "in your browser, then open", flush=True)
                 print(f"{origin}{PAGE}?user=7&likes=3,14,15", flush=True)
                 for result in task.rounds(arguments.rounds, expected=3, timeout=3600):
@@ -150,4 +160,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        main()
+        try:
+            main()
+        except torchfsl.Error as error:  # a round ended unopened, say
+            sys.exit(f"web_page: {error}")

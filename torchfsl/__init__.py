@@ -6,7 +6,7 @@ Start with help(torchfsl.Federated).
     LocalServers    the servers in this process. `servers.round()` returns a `RoundResult`
     simulate        many clients in this process. Returns a `SimulationResult`
     connect         a client's `RemoteServers`. A `Receipt` has the bytes of a round
-    Coordinator     the owner of a task on two running servers
+    Coordinator     the coordinator of a task on two running servers
     ClientPolicy    what a client refuses, whatever the servers offer
     Plan, estimate  what all parties agree on, and what it costs
     Rows, Dense, TopK, BlockTopK, FixedPoint    what is sent of a model, and how

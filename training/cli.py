@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.errors import Error
 from training.config import Config, add_options, merge, read_toml
 from training.effect import idle_under_aggregation, refuse_idle
 from training.presets import PRESETS
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(config, folder, options)
     except (ValueError, FileNotFoundError) as error:  # ours, and torchfsl's ParameterError
         parser.exit(2, f"{parser.prog}: {error}\n")
-    except (ProtocolError, RejectedSubmission) as error:  # a round that must not be opened
+    except Error as error:  # a round that must not be opened, or servers that are gone
         parser.exit(1, f"{parser.prog}: {error}\n")
     except KeyboardInterrupt:
         parser.exit(130, f"\ninterrupted: the same command with --out {folder} --resume goes on\n")

@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("grpc")
 
+from tests.support.network import wait_until
 from torchfsl.service.local import free_ports
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "run-on-two-servers.md").read_text()
@@ -101,3 +102,21 @@ def test_two_servers_work_as_printed(tmp_path: Path) -> None:
         assert not re.findall(r"^round ", again, re.MULTILINE)
         assert (tmp_path / "model.pt").read_bytes() == model
     assert "grad_fn" in shell.run("python use.py")
+
+
+@pytest.mark.slow
+def test_an_abandoned_round_ends_the_coordinators_program_in_one_line(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    shell.run(next(line for line in COMMANDS if line.startswith("torchfsl certs")))
+    status = next(line for line in COMMANDS if line.startswith("torchfsl status"))
+    with shell.servers():
+        coordinator = shell.start("python coordinator.py")
+        wait_until(lambda: "round 0 open" in shell.run(status))
+        shell.run(status.replace("status", "abandon"))
+        said, _ = coordinator.communicate(timeout=300)
+        assert coordinator.returncode == 1
+        assert "Traceback" not in said
+        last = said.splitlines()[-1]
+        assert last.startswith(
+            "coordinator: round 0 ended unopened: the coordinator abandoned it (expected"
+        )

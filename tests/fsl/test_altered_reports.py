@@ -200,6 +200,6 @@ def test_below_min_clients_after_verification_a_round_closes_unopened_too() -> N
 
     submit(Wire(servers), HONEST, 1, update_of(plan, 0))
     deliver(servers, forge(plan, update_of(plan, 1), Kind.TREES, change))
-    with pytest.raises(ProtocolError, match="1 acceptable reports, the plan wants 2"):
+    with pytest.raises(ProtocolError, match="acceptable reports: 1, the plan wants 2"):
         finish_round(servers)
     assert [server.state for server in servers] == [RoundState.IDLE] * 2

@@ -123,7 +123,7 @@ def test_below_min_clients_a_round_closes_unopened_and_the_next_one_is_clean() -
     before = servers[0].model.digest()
     begin_round(servers, 1)
     submit(Wire(servers), VICTIM, 1, update_of(plan, 0))
-    with pytest.raises(ProtocolError, match="1 acceptable reports, the plan wants 2"):
+    with pytest.raises(ProtocolError, match="acceptable reports: 1, the plan wants 2"):
         finish_round(servers)
     assert [server.state for server in servers] == [RoundState.IDLE] * 2
     assert servers[0].model.digest() == servers[1].model.digest() == before

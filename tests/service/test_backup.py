@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import sqlite3
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -246,7 +247,7 @@ def test_a_restore_replaces_a_task_that_goes_on_only_with_its_flag_and_names_bot
         with pytest.raises(SystemExit):
             main(command)
         said = capsys.readouterr().err
-        assert "server 0 holds another task, whose model has seen 1 rounds" in said
+        assert "server 0 holds another task, with model version 1: both operators write" in said
         assert "--replace puts it aside" in said
         assert pair.owner.plan() == pair.plan
         assert main([*command, "--replace"]) == 0
@@ -256,3 +257,31 @@ def test_a_restore_replaces_a_task_that_goes_on_only_with_its_flag_and_names_bot
             f"under the new plan {new}",
             *(f"server {party} held plan {old}, which made way" for party in (0, 1)),
         ]
+
+
+def test_clients_that_run_through_a_restore_end_with_one_line_and_join_when_started_again(
+    tmp_path: Path,
+) -> None:
+    with Parties(tmp_path / "servers") as pair:
+        pair.start()
+        pair.set_up()
+        pair.round()
+        backup, update = Backup.of_state(pair.state(0)), pair.update(4)
+        with pair.client(4) as running:
+            for party in (0, 1):
+                pair.lose_state(party)
+            with raises(ProtocolError, "no-task"):
+                running.model_version()
+            pair.go_on_with(restore(pair.owner, backup))
+            rows = wanted_rows(pair.plan, update)
+            steps: dict[str, Callable[[], object]] = {
+                "waits": lambda: running.wait_for_round(seconds=30),
+                "opens": running.client.open_number,
+                "fetches": lambda: running.fetch(rows),
+            }
+            for step in steps.values():
+                with raises(ProtocolError, "another-plan"):
+                    step()
+        pair.open()
+        pair.take_part([4, 5])
+        assert pair.close().clients == (4, 5)

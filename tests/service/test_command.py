@@ -23,6 +23,7 @@ from torchfsl.service.net.certificates import client_numbers, make_development_c
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.reporting import of_round
 from torchfsl.service.serving import read_settings
+from torchfsl.service.task import rounds_spent
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -154,15 +155,17 @@ INFO = {
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({}, "round 3 applied, reports 9, in the sum 8"),
+        ({}, "round 3 applied, complete reports 9, in the sum 8"),
         ({"open": True, "complete": 7, "state": "open"}, "round 3 open, complete reports 7"),
         ({"round": -1}, "no round yet"),
+        ({"rounds_opened": 3, "max_rounds": 3},
+         f"round 3 applied, complete reports 9, in the sum 8, {rounds_spent(3, 3)}"),
         ({"round": -1, "plan_digest": ""}, "no task yet"),
         ({"state": "unopened", "reason": "too few"},
-         "round 3 unopened, reports 9, in the sum 8, too few"),
-        ({"unready": "full"}, "round 3 applied, reports 9, in the sum 8, NOT READY: full"),
+         "round 3 unopened, complete reports 9, in the sum 8, too few"),
+        ({"unready": "full"}, "round 3 applied, complete reports 9, in the sum 8, NOT READY: full"),
         ({"halted": "why", "unready": "halted: why"},
-         "round 3 applied, reports 9, in the sum 8, HALTED: why"),
+         "round 3 applied, complete reports 9, in the sum 8, HALTED: why"),
     ],
 )  # fmt: skip
 def test_status_says_how_the_last_round_stands(fields: dict[str, Any], said: str) -> None:

@@ -19,12 +19,13 @@ from tests.support.network import Pair
 from torchfsl.errors import ParameterError
 from torchfsl.service import Owner, connect, doctor, serving
 from torchfsl.service.command import main
-from torchfsl.service.doctor import _budget, _opens_rows
+from torchfsl.service.doctor import _budget, _opens_rows, _task
 from torchfsl.service.local import LoopbackServers, free_ports
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.server import door
 from torchfsl.service.server.process import ServerProcess, serve
 from torchfsl.service.state.ledger import Ledger
+from torchfsl.service.task import rounds_spent
 
 
 @pytest.fixture
@@ -171,7 +172,7 @@ def test_days_are_rounded_and_the_file_that_expires_first_is_named(
     main(["doctor", "--tls", str(certs)])
     said = capsys.readouterr().out
     assert "ok      server-1: torchfsl:server:1, expires in 30 days\n" in said
-    assert "2 clients, 0 to 1: the earliest certificate, client-0.pem, expires in 30 days" in said
+    assert "clients: 2, 0 to 1: the earliest certificate, client-0.pem, expires in 30 days" in said
     reissue(certs, "ca-clients", "client-1", days=20)
     reissue(certs, "ca-server-0", "server-0-seal", days=16.4)
     main(["doctor", "--tls", str(certs)])
@@ -224,7 +225,7 @@ def test_noise_that_was_removed_is_told_with_what_it_costs(tmp_path: Path) -> No
     with Pair(tmp_path, plan) as pair:
         pair.start()
         pair.set_up()
-        assert _budget(pair.state(1)).startswith("0 of 60 rounds are spent, ")
+        assert _budget(pair.state(1)).startswith("rounds spent 0 of 60, ")
         pair.kill(1)
         next(pair.state(1).glob("noise-*.ring")).unlink()
         with pytest.raises(ParameterError, match="Privacy holds, later rounds have more noise"):
@@ -233,7 +234,7 @@ def test_noise_that_was_removed_is_told_with_what_it_costs(tmp_path: Path) -> No
         ledger.put_setting("halted", b"the models differ")  # which wipes the noise
         ledger.close()
         assert _budget(pair.state(1)) == (
-            "0 of 60 rounds are spent, 0 reports of clients count, 0 bytes of past noise"
+            "rounds spent 0 of 60, reports of clients that count 0, bytes of past noise 0"
         )
 
 
@@ -279,7 +280,7 @@ def test_a_removal_that_fails_hides_no_reason(
 def _start(path: Path) -> None:
     """Start a server and stop it at once, as `torchfsl serve` does."""
     run = serve(
-        serving.read_file(path), ready=lambda _: os.kill(os.getpid(), 15), reread=lambda: None
+        serving.read_file(path), ready=lambda _: os.kill(os.getpid(), 15), reread=lambda _: None
     )
     asyncio.run(run)
 
@@ -315,3 +316,22 @@ def test_lying_clients_count_once_per_tree_of_a_row_or_without_proofs_at_will(
     plan = make_plan(items, lane="count", max_clients=12)  # one row can stand in both trees
     plan = dataclasses.replace(plan, min_contributors=least, proofs=proofs)
     assert _opens_rows(plan, counts) == opens
+
+
+def test_a_task_whose_rounds_are_spent_says_so_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Pair(tmp_path, dataclasses.replace(mixed_plan(), max_rounds=1)) as pair:
+        pair.start()
+        pair.set_up()
+        assert _task(pair.state(0)) == "goes on; aggregates beyond their bound: 0"
+        pair.open()
+        pair.assert_serves()
+        where = ["--servers", ",".join(pair.urls), "--tls", str(pair.tls)]
+        told = rounds_spent(1, 1)
+        for shown in (where, ["--state", str(pair.state(0))]):
+            assert main(["status", *shown]) == 0
+            assert told in capsys.readouterr().out
+        assert _task(pair.state(1)) == f"{told}; aggregates beyond their bound: 0"
+    assert 'operators set replace = "owner" and the coordinator starts another task' in told
+    assert rounds_spent(1, 2) == rounds_spent(9, 0) == ""

@@ -137,7 +137,7 @@ def test_the_seventeenth_fetch_from_one_model_is_refused_and_others_go_on(pair: 
     with pair.client(5) as connection, pair.client(4) as other:
         for _ in range(16):
             connection.fetch(ROWS)
-        with pytest.raises(RejectedSubmission, match="client 5 has fetched 16 times from this"):
+        with pytest.raises(RejectedSubmission, match=r"client 5 has used .* \(max-fetches = 16\)"):
             connection.fetch(ROWS)
         assert_fetches(pair, other)
         pair.open()
@@ -151,7 +151,7 @@ def test_the_setting_says_how_often(tmp_path: Path) -> None:
         pair.set_up()
         with pair.client(1) as connection:
             connection.fetch(ROWS)
-            with pytest.raises(RejectedSubmission, match="has fetched 1 times"):
+            with pytest.raises(RejectedSubmission, match="max-fetches = 1"):
                 connection.fetch(ROWS)
 
 

@@ -212,7 +212,7 @@ def test_a_round_that_ends_after_the_share_may_have_left_is_spent(
     for node in duo.nodes:
         node.abandon(1, "nobody came")
         assert node.storage.rounds_opened == 0
-    with pytest.raises(ProtocolError, match="0 acceptable reports"):
+    with pytest.raises(ProtocolError, match="acceptable reports: 0"):
         duo.play(2, {})
     duo.nodes[1].abandon(2, "too few")
     duo.after_event = lambda: stop_at(duo, Kind.SHARE_COMMIT)

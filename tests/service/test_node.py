@@ -293,7 +293,7 @@ def test_too_few_reports_end_the_round_unopened_and_say_so(
     authorities: Authorities, tmp_path: Path
 ) -> None:
     duo = Duo(tmp_path, authorities, mixed_plan(min_clients=3))
-    with pytest.raises(ProtocolError, match="2 acceptable reports, the plan wants 3"):
+    with pytest.raises(ProtocolError, match="acceptable reports: 2, the plan wants 3"):
         duo.play(1, some_updates(duo.plan, 0, clients=2))
     duo.crash(0)
     row = duo.nodes[0].storage.ledger.round(1)
@@ -302,6 +302,8 @@ def test_too_few_reports_end_the_round_unopened_and_say_so(
     assert "the plan wants 3" in row.reason
     with pytest.raises(ProtocolError, match="unopened"):
         duo.nodes[0].exchange(1, Kind.SHARE)
+    with pytest.raises(RejectedSubmission, match="no round is open, round 1 has ended: wait"):
+        duo.nodes[0].open_server()
 
 
 def test_servers_with_different_models_halt_for_good(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 import pty
@@ -19,11 +20,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.network import Pair
+from tests.support.federation import mixed_plan
+from tests.support.network import Pair, wait_until
+from torchfsl.errors import ProtocolError
+from torchfsl.service.reporting import of_round
 from torchfsl.service.server.logs import RecentProblems, without_clients
 from torchfsl.service.server.page import View, render
 from torchfsl.service.state.ledger import RoundRow
 from torchfsl.service.state.steps import StoredState
+from torchfsl.service.task import rounds_spent
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 YELLOW = (0xFF, 0xF3, 0xC4)
@@ -100,8 +105,17 @@ def state_of(page: str) -> tuple[str | None, str]:
         ((info(0, unready="a full disk"), info(1)), "bad", "server 0 is not ready: a full disk"),
         ((info(0), "refused"), "wait", "the other server does not answer: refused"),
         (("at work", info(1)), "wait", "at work"),
-        ((info(0, plan_digest=""), info(1)), "wait", "no task yet: the owner has to set one up"),
+        (
+            (info(0, plan_digest=""), info(1)),
+            "wait",
+            "no task yet: the coordinator has to start one",
+        ),
         ((info(0, state=""), info(1)), "good", "no round yet"),
+        (
+            (info(0, rounds_opened=3, max_rounds=3), info(1)),
+            "good",
+            f"round 4 is open, {rounds_spent(3, 3)}",
+        ),
     ],
 )
 def test_the_first_line_says_how_it_stands(infos: Any, kind: str, said: str) -> None:
@@ -120,9 +134,9 @@ def test_reports_of_an_open_round_are_counted_before_it_closes() -> None:
 @pytest.mark.parametrize(
     ("expected", "reports", "ended", "said"),
     [
-        (3, 1, 60.5, "too few (3 reports were expected, its 50 seconds ran out)"),
-        (3, 1, 40.0, "too few (3 reports were expected)"),
-        (0, 1, 60.5, "too few (its 50 seconds ran out)"),
+        (3, 1, 60.5, "too few (expected reports: 3, its 50 s ran out)"),
+        (3, 1, 40.0, "too few (expected reports: 3)"),
+        (0, 1, 60.5, "too few (its 50 s ran out)"),
         (3, 3, 60.5, "too few"),
     ],
 )
@@ -320,3 +334,44 @@ def test_a_pause_that_is_none_is_refused(
     with pytest.raises(SystemExit):
         main(["status", "--state", str(tmp_path), f"--watch={seconds}"])
     assert "give seconds above 0" in capsys.readouterr().err
+
+
+def test_reports_of_an_unopened_round_are_the_same_number_wherever_it_stands(
+    tmp_path: Path,
+) -> None:
+    with Pair(tmp_path, mixed_plan(min_clients=2)) as pair:
+        pair.start()
+        pair.set_up()
+        for number, how in enumerate(("closed", "abandoned"), start=1):
+            pair.open()
+            pair.take_part([4])
+            if how == "closed":
+                with pytest.raises(ProtocolError, match="acceptable reports: 1"):
+                    pair.close()
+            else:
+                pair.owner.abandon_round(number, "tried out")
+            wait_until(lambda: pair.owner.links.info(1)["state"] == "unopened")
+            infos = [pair.owner.links.info(party) for party in (0, 1)]
+            told = [(info["complete"], info["reports"], info["accepted"]) for info in infos]
+            assert told == [(1, 1, 0)] * 2, how
+            assert of_round(infos[0]).startswith(
+                f"round {number} unopened, complete reports 1, in the sum 0, "
+            )
+        seen = Seen(fetch(pair, 0)[0])
+        rows = {row[0]: row[1:] for row in seen.tables["servers"]}
+        assert rows["complete reports"] == ["1", "1"]
+        assert rows["reports in the sum"] == ["0", "0"]
+        assert [row[:4] for row in seen.tables["rounds"]] == [
+            ["round", "state", "complete reports", "in the sum"],
+            ["2", "unopened", "1", "0"],
+            ["1", "unopened", "1", "0"],
+        ]
+        lines = [json.loads(line) for line in pair.log(0).splitlines()]
+        lines = [line for line in lines if "round" in line and line["message"].startswith("round ")]
+        assert [(line["round"], line["message"]) for line in lines] == [
+            (1, "round open"),
+            (1, "round closed"),
+            (1, "round ends unopened"),
+            (2, "round open"),
+            (2, "round ends unopened"),
+        ]

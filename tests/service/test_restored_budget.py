@@ -46,9 +46,11 @@ def test_a_restored_task_refuses_who_came_before_the_backup(
         capsys.readouterr()
         arguments = ["restore", str(file), "--servers", ",".join(pair.urls), "--tls", str(pair.tls)]
         assert main(arguments) == 0
-        assert "2 of 60 rounds are spent, 4 reports of clients count" in capsys.readouterr().out
+        assert "rounds spent 2 of 60, reports of clients that count 4" in capsys.readouterr().out
         for party in (0, 1):
-            assert _budget(pair.state(party)).startswith("2 of 60 rounds are spent, 4 reports")
+            assert _budget(pair.state(party)).startswith(
+                "rounds spent 2 of 60, reports of clients that count 4"
+            )
             pair.kill(party)
             pair.start(party)  # what was carried over outlives a crash
         pair.go_on_with(dataclasses.replace(backup.task, plan=pair.owner.plan()))
@@ -58,7 +60,9 @@ def test_a_restored_task_refuses_who_came_before_the_backup(
                 pair.take_part([early])
         pair.take_part([4])
         pair.close()
-        assert _budget(pair.state(0)).startswith("3 of 60 rounds are spent, 5 reports")
+        assert _budget(pair.state(0)).startswith(
+            "rounds spent 3 of 60, reports of clients that count 5"
+        )
 
 
 def test_a_backup_without_counts_starts_no_task_that_limits_reports(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_scaled_sum_is_applied_and_counted_once_whenever_a_server_is_killed(
         assert set(opened.scaled) == {s.name for s in BOUNDED.segments}
         assert all(0.1 < left < 0.2 for left in opened.scaled.values())
         assert storage.sums_scaled == 1
-        assert _task(storage.folder) == "goes on, 1 aggregates exceeded their bound"
+        assert _task(storage.folder) == "goes on; aggregates beyond their bound: 1"
         row = storage.ledger.last_round()
         assert row is not None
         assert row.state is StoredState.APPLIED

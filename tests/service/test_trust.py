@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.errors import raises
 from tests.support.network import HASTY, Pair, wait_until
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.service.client.links import Link
 from torchfsl.service.net import calls, trust
 from torchfsl.service.net.certificates import make_development_certificates
@@ -71,7 +72,9 @@ def test_who_is_put_on_the_list_is_shut_out_and_comes_back_when_taken_off(folder
     deny.write_text(f"torchfsl:client:0\n{fingerprint(folder / 'owner.pem')}\n")
     assert [may_call(who, path) for path in clients] == [False, True]
     assert not may_call(who, folder / "owner.pem")
-    with pytest.raises(NotAllowed, match="client 0 is on this server's deny list"):
+    with pytest.raises(
+        NotAllowed, match="client 0 is on this server's deny list: ask both operators"
+    ):
         who.identify(clients[0].read_bytes())
     deny.write_text("")
     assert all(may_call(who, path) for path in (*clients, folder / "owner.pem"))
@@ -175,14 +178,14 @@ def test_running_servers_read_their_files_again(pair: Pair, tmp_path: Path) -> N
 def test_the_level_of_the_log_changes_at_run_time(pair: Pair) -> None:
     pair.config.write_text(pair.config.read_text().replace('"info"', '"error"'))
     hang_up(pair)
-    wait_until(lambda: "log-level is error now" in pair.log(0))
+    wait_until(lambda: "read again: log-level = error" in pair.log(0))
     pair.set_up()
     pair.open()
     pair.assert_serves()
     assert '"round applied"' not in pair.log(0)
     pair.config.write_text(pair.config.read_text().replace('"error"', '"loud"'))
     hang_up(pair)
-    wait_until(lambda: "log-level stays as it was: log-level is 'loud'" in pair.log(0))
+    wait_until(lambda: "the settings stay as they were: log-level is 'loud'" in pair.log(0))
     pair.config.write_text(pair.config.read_text().replace('"loud"', '"info"'))
     hang_up(pair)
 
@@ -192,4 +195,23 @@ def test_the_level_of_the_log_changes_at_run_time(pair: Pair) -> None:
         return '"round applied"' in pair.log(0)
 
     wait_until(is_told)
-    assert "log-level is info now" in pair.log(0)
+    assert "read again: log-level = info" in pair.log(0)
+
+
+def test_a_hang_up_takes_replace_and_names_what_needs_a_restart(pair: Pair) -> None:
+    text = pair.config.read_text()
+    pair.config.write_text(text.replace('"owner"', '"nobody"'))
+    hang_up(pair)
+    taken = "read again: log-level = info, replace = nobody, authorities, deny list; "
+    wait_until(lambda: taken + "nothing needs a restart" in pair.log(0))
+    pair.set_up()
+    pair.open()
+    pair.assert_serves()
+    with raises(ProtocolError, "another-task"):
+        pair.set_up()
+    pair.config.write_text(f"max-fetches = 3\n{text}[limits]\ncalls = 9\n")
+    hang_up(pair)
+    taken = taken.replace("nobody", "owner") + "restart the server for [limits], max-fetches"
+    wait_until(lambda: all(taken in pair.log(party) for party in (0, 1)))
+    pair.set_up()
+    assert pair.owner.links.common_model()[0] == 0

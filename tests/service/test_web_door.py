@@ -245,7 +245,7 @@ def test_doctor_looks_at_the_door(
     good = found()
     assert len(good) == 6
     assert all(line.startswith("ok ") for line in good)
-    assert good[-2].endswith("1 issuers")
+    assert good[-2].endswith("issuers: 1")
     assert good[-1].endswith(f"digest {Issuers(pair.admission).digest()}, as at server 1")
     others = tmp_path / "admission.toml"
     others.write_text(pair.admission.read_text().replace("counts = 99", "counts = 98"))

@@ -15,7 +15,8 @@ from tests.training.test_checkpoint import Interrupted, Listener
 from torchfsl import Rows
 from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.settings import Settings
-from torchfsl.errors import ProtocolError
+from torchfsl.errors import Error, ProtocolError
+from torchfsl.service.net.calls import NotReady
 from torchfsl.sesa import SesaPlan, Sharded
 from torchfsl.submodel.plain import Plain
 from training import experiment
@@ -146,11 +147,15 @@ def test_a_round_whose_survivors_would_isolate_a_submodel_is_not_opened() -> Non
     assert federation.model_sha256() == before
 
 
+@pytest.mark.parametrize("error", [ProtocolError, NotReady])
 def test_such_a_round_ends_the_command_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    error: type[Error],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise ProtocolError("nothing is opened")
+        raise error("nothing is opened")
 
     monkeypatch.setattr(experiment, "run_experiment", refuse)
     with pytest.raises(SystemExit) as leaving:

@@ -36,6 +36,7 @@ log = logging.getLogger("torchfsl.coordinator")
 
 _LONGEST_PAUSE: Final = 1.0
 _LOG_SECONDS: Final = 30.0
+_NEXT: Final = "run_round(), or this program started again, opens the next round"
 
 
 class Coordinator(Closing):
@@ -43,7 +44,7 @@ class Coordinator(Closing):
 
     Args:
         urls: of server 0 and server 1, `https://HOST:PORT`.
-        tls: folder of the owner's files, as `torchfsl certs` makes it.
+        tls: folder of the coordinator's files, as `torchfsl certs` makes it.
     """
 
     def __init__(self, urls: Sequence[str], *, tls: str | Path | TlsFiles) -> None:
@@ -218,12 +219,13 @@ class Coordinator(Closing):
             if time.monotonic() - logged >= _LOG_SECONDS:
                 logged = time.monotonic()
                 left = max(0.0, info["closes_at"] - time.time())
-                text = "round %d: %d complete reports, closes in %.0f s %s"
+                text = "round %d: complete reports %d, closes in %.0f s %s"
                 log.info(text, number, info["complete"], left, info["stalled"])
             time.sleep(pause)
             pause = min(1.5 * pause, _LONGEST_PAUSE)
         if info["round"] == number and info["state"] != StoredState.APPLIED:
-            raise ProtocolError(f"round {number} ended unopened: {info['reason']}")
+            remedy = "" if info["halted"] else f"; {_NEXT}"
+            raise ProtocolError(f"round {number} ended unopened: {info['reason']}{remedy}")
 
     def _result(self, number: int, seconds: float) -> RoundResult:
         opened, found = self._owner.result()

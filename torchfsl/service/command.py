@@ -68,12 +68,12 @@ operators. A login service calls torchfsl.service.Issuer instead; see docs/web-d
 """
 
 _CLOSE = """\
-Close the open round now, as its owner.
+Close the open round now, as its coordinator.
 Both servers finish it: the sum over its reports is opened if there are enough of them.
 """
 
 _ABANDON = """\
-End the running round unopened, as its owner.
+End the running round unopened, as its coordinator.
 Nothing of it is opened, and its number is used up. Refused once a share may have left server 0.
 """
 
@@ -84,7 +84,7 @@ opened a second time from it. `torchfsl restore` makes a new task of it.
 """
 
 _RESTORE = """\
-Set up a new task at both servers that goes on with the model of a backup, as the owner.
+Set up a new task at both servers that goes on with the model of a backup, as the coordinator.
 Its session is a new one, its first round is round 1, and rounds that the old task had opened are
 taken off the plan's max_rounds. A task that still goes on makes way only with --replace.
 """
@@ -179,14 +179,14 @@ def _add_ends(commands: Any) -> None:
         run = _close if name == "close" else _abandon
         end = _add(commands, name, run, text.splitlines()[0].rstrip("."), text)
         _add_servers(end)
-    end.add_argument("--reason", default="the owner abandoned it", help="shown in the status")
+    end.add_argument("--reason", default="the coordinator abandoned it", help="shown in the status")
 
 
 def _add_servers(command: Any) -> None:
-    """The servers of a command that the owner gives."""
+    """The servers of a command that the coordinator gives."""
     command.add_argument("--servers", metavar="URL0,URL1", required=True, help="running servers")
     command.add_argument(
-        "--tls", type=user_path, metavar="DIR", required=True, help="with the owner's certificate"
+        "--tls", type=user_path, metavar="DIR", required=True, help="with the coordinator's files"
     )
 
 
@@ -243,6 +243,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     os.umask(0o077)  # whatever the process writes is this user's alone
     settings, level = serving.read_settings(options)
+    start = serving.named(options)
 
     def ready(process: ServerProcess) -> None:
         web = f" web={process.web_port}" if settings.web is not None else ""
@@ -250,14 +251,16 @@ def _serve(options: argparse.Namespace) -> int:
 
     try:
         with json_on_stderr(level):
-            reread = functools.partial(serving.reread_level, options)
+            reread = functools.partial(serving.reread, options, start)
             asyncio.run(serve(settings, ready=ready, reread=reread))
     except LedgerError as error:
         print(printable_lines(f"torchfsl: {error}"), file=sys.stderr)
         return EXIT_STATE_REFUSED
     except (OSError, sqlite3.Error) as error:
         where = settings.state
-        print(f"torchfsl: the state cannot be read or written: {error} ({where})", file=sys.stderr)
+        what = f"the state in {where} cannot be read or written: {error}"
+        remedy = "make room or repair the disk, then start the server again"
+        print(f"torchfsl: {what}: {remedy}", file=sys.stderr)
         return EXIT_STATE_FAILED
     return 0
 
@@ -275,7 +278,8 @@ def _certs(options: argparse.Namespace) -> int:
         print(f"all certificates in {options.folder} exist already: nothing changed")
         return 0
     count = f"{len(made)} certificate{'s' * (len(made) > 1)}"
-    print(f"{count} made in {options.folder}, valid for {options.days} days")
+    days = f"{options.days} day{'s' * (options.days > 1)}"
+    print(f"{count} made in {options.folder}, valid for {days}")
     print("for development only: one folder holds the keys of all parties")
     return 0
 
@@ -381,7 +385,8 @@ def _close(options: argparse.Namespace) -> int:
     with _owner(options, seconds=3600) as owner:
         number = owner.running_round()
         row = owner.close_round(number)
-        print(f"round {number} is applied: {row['accepted']} of {row['reports']} reports")
+        counts = f"complete reports {row['reports']}, in the sum {row['accepted']}"
+        print(f"round {number} is applied: {counts}")
     return 0
 
 
@@ -420,8 +425,8 @@ def _restore(options: argparse.Namespace) -> int:
         print(f"server {party} held " + (f"plan {old}, which made way" if old else "no task"))
     if (past := task.past) is not None and past.index:
         print(
-            f"its budget goes on: {past.index} of {task.plan.max_rounds} rounds are spent, "
-            f"{len(past.places)} reports of clients count"
+            f"its budget goes on: rounds spent {past.index} of {task.plan.max_rounds}, "
+            f"reports of clients that count {len(past.places)}"
         )
     return 0
 

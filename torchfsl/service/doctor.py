@@ -21,6 +21,7 @@ from torchfsl.fsl.plan.proof_shape import row_trees
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.kernels.backends import backend
 from torchfsl.service import machine, serving
+from torchfsl.service.backup import past_of, settings_of
 from torchfsl.service.net.addresses import bound_socket
 from torchfsl.service.net.certificates import file_name
 from torchfsl.service.net.channels import TlsFiles
@@ -28,6 +29,7 @@ from torchfsl.service.net.identity import Identity, Role, days_left, in_days, lo
 from torchfsl.service.net.issuers import Issuers
 from torchfsl.service.net.text import printable, say
 from torchfsl.service.net.trust import ends_of, read_deny_list
+from torchfsl.service.task import Task, rounds_spent
 from torchfsl.version import __version__
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ def _server(report: Report, settings: ServeSettings) -> None:
         if settings.deny is None:
             report.note("web: no deny list, so no token can be refused before it expires")
     if settings.deny is not None:
-        report.check("deny list", lambda: f"{len(read_deny_list(settings.deny))} entries")
+        report.check("deny list", lambda: f"entries: {len(read_deny_list(settings.deny))}")
     report.check("state", lambda: _state(settings))
     if (settings.state / "state.sqlite").exists():
         report.check("task", lambda: _task(settings.state))
@@ -167,7 +169,8 @@ def _pass_key(files: TlsFiles) -> SignKey:
     """The key by which an auditor signs."""
     if (pair := files.sign_pair()) is None:
         raise ParameterError(
-            f"expected a -sign.key of this auditor in the folder of {files.certificate}: "
+            f"expected the key with which this auditor signs, auditor-N-sign.key, next to "
+            f"{files.certificate}: "
             "`torchfsl certs DIR --auditors` makes development keys"
         )
     return pair[0]
@@ -207,7 +210,7 @@ def _web(report: Report, web: WebSettings, state: Path) -> None:
     report.check("web: certificate and key", certificate)
     report.check(f"web: mode of {web.key.name}", lambda: _mode(web.key))
     report.check("web: listen", lambda: _address(web.listen, state, report))
-    report.check("web: admission", lambda: f"{len(Issuers(web.admission).listed())} issuers")
+    report.check("web: admission", lambda: f"issuers: {len(Issuers(web.admission).listed())}")
     if not web.origins:
         report.note("web: no origins, so pages in browsers may not call")
 
@@ -238,7 +241,7 @@ def _issuers(report: Report, settings: ServeSettings, web: WebSettings) -> None:
         plan = _plan_in(settings.state)
         for one in issuers.listed():
             if plan is not None and _opens_rows(plan, one.most):
-                what = f"{one.most} reports of {one.name} count, min_contributors is "
+                what = f"counts of {one.name} is {one.most}, min_contributors is "
                 what += f"{plan.min_contributors}: who steals its key can open rows of one client"
                 report.note(f"web: {what}")
 
@@ -252,9 +255,6 @@ def _opens_rows(plan: Plan, counts: int) -> bool:
 
 def _plan_in(folder: Path) -> Plan | None:
     """The plan of the task in a state folder."""
-    from torchfsl.service.backup import settings_of
-    from torchfsl.service.task import Task
-
     if not (folder / "state.sqlite").exists() or "task" not in (stored := settings_of(folder)):
         return None
     return Task.from_settings(json.loads(stored["task"])).plan
@@ -278,7 +278,7 @@ def _folder(report: Report, tls: Path) -> None:
             seal = f"{file_name(one)}-seal"
             report.check(seal, lambda f=files, o=one: _seal(f, o.number))  # type: ignore[misc]
     if numbers:
-        whose = f"{len(numbers)} clients, {numbers[0]} to {numbers[-1]}"
+        whose = f"clients: {len(numbers)}, {numbers[0]} to {numbers[-1]}"
         report.check(whose, lambda: _clients(tls, numbers))
     for path in sorted(tls.glob("ca-*.pem")):
         report.check(path.stem, lambda path=path: _validity(path))  # type: ignore[misc]
@@ -354,7 +354,8 @@ def _validity(path: Path) -> str:
         left = days_left(path.read_bytes(), path)
     except OSError as error:
         raise ParameterError(f"cannot read {path}: {error.strerror}") from error
-    return f"expires in {left} days" + (", RENEW IT SOON" if left <= _SOON_DAYS else "")
+    soon = ", RENEW IT SOON" if left <= _SOON_DAYS else ""
+    return f"expires in {left} day{'s' * (left != 1)}{soon}"
 
 
 def _mode(path: Path) -> str:
@@ -427,20 +428,19 @@ def _free(folder: Path) -> tuple[Path, int]:
 
 def _task(folder: Path) -> str:
     """Whether the task in a state folder goes on, and whether its aggregates kept their bound."""
-    from torchfsl.service.backup import settings_of
-
     stored = settings_of(folder)
     if "halted" in stored:
         reason = printable(stored["halted"].decode())
         raise ParameterError(f"halted: {reason} (see docs/operate/incidents.md)")
-    scaled = int(stored.get("scaled", b"0"))
-    return f"goes on, {scaled} aggregates exceeded their bound" if "task" in stored else "none yet"
+    plan, scaled = _plan_in(folder), int(stored.get("scaled", b"0"))
+    opened, most = int(stored.get("opened", b"0")), plan.max_rounds if plan else 0
+    told = rounds_spent(opened, most) or "goes on"
+    return f"{told}; aggregates beyond their bound: {scaled}" if plan else "none yet"
 
 
 def _budget(folder: Path) -> str:
     """Rounds that the task in a state folder has spent, and whether its noise is there."""
     from torchfsl.fsl.noise import ring_bytes
-    from torchfsl.service.backup import past_of, settings_of
 
     stored, plan = settings_of(folder), _plan_in(folder)
     if plan is None:
@@ -448,17 +448,17 @@ def _budget(folder: Path) -> str:
     opened = int(stored.get("opened", b"0"))
     if not plan.noise_sigma:  # limits need noise
         return "the plan has no noise"
-    told = f"{opened} of {plan.max_rounds or 'any number of'} rounds are spent"
+    told = f"rounds spent {opened} of {plan.max_rounds or 'any number'}"
     if (past := past_of(folder, plan, opened)) is not None:
-        told += f", {len(past.places):,} reports of clients count"
+        told += f", reports of clients that count {len(past.places):,}"
     kept = sum(path.stat().st_size for path in folder.glob("noise-*.ring"))
     goes_on = opened < plan.max_rounds and "halted" not in stored  # else the noise is wiped
     if plan.noise_taps and kept < ring_bytes(plan) and goes_on:
         raise ParameterError(
-            f"{told}, and {kept:,} of {ring_bytes(plan):,} bytes of past noise are there. Privacy "
+            f"{told}, bytes of past noise {kept:,} of {ring_bytes(plan):,}. Privacy "
             "holds, later rounds have more noise: find out what removed the file"
         )
-    return f"{told}, {kept:,} bytes of past noise"
+    return f"{told}, bytes of past noise {kept:,}"
 
 
 def _open_files(limit: int, wanted: int, report: Report) -> str:

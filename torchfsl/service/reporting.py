@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchfsl.errors import Error, ParameterError
 from torchfsl.service.net.text import printable, say
+from torchfsl.service.task import Task, rounds_spent
 
 if TYPE_CHECKING:
     from torchfsl.service.net.channels import TlsFiles
-
-
-import signal
-import sys
-from collections.abc import Callable
+    from torchfsl.service.state.ledger import Ledger
 
 
 def show_state(folder: Path, num_rounds: int) -> int:
@@ -33,21 +33,30 @@ def show_state(folder: Path, num_rounds: int) -> int:
         model = (ledger.setting("model") or b"none").decode()
         halted = printable((ledger.setting("halted") or b"").decode())
         say(f"server {party}, model {model}" + (f", HALTED: {halted}" if halted else ""))
-        say("   round state       reports  accepted        MB  seconds  why")
+        if told := rounds_spent(*_budget(ledger)):
+            say(told)
+        say("   round state      complete reports  in the sum        MB  seconds  why")
         rounds = ledger.rounds("ORDER BY number DESC LIMIT ?", num_rounds)
         for row in reversed(rounds):
             seconds = (row.ended_at or time.time()) - row.opened_at
             say(
-                f"{row.number:>8} {row.state:<10} {row.reports:>8} {row.accepted:>9} "
+                f"{row.number:>8} {row.state:<10} {row.reports:>16} {row.accepted:>11} "
                 f"{row.bytes / 1e6:>9.2f} {seconds:>8.1f}  {printable(row.why)}"
             )
         for name in ("reports", "models"):
             files = [path for path in (folder / name).rglob("*") if path.is_file()]
             size = sum(path.stat().st_blocks * 512 for path in files)
-            say(f"{name}: {len(files)} files, {size / 1e6:.2f} MB")
+            say(f"{name}: {size / 1e6:.2f} MB, files {len(files)}")
     finally:
         ledger.close()
     return 1 if halted else 0
+
+
+def _budget(ledger: Ledger) -> tuple[int, int]:
+    """Rounds that count as opened, and how many the plan allows; 0 for any number."""
+    task = ledger.setting("task")
+    plan = Task.from_settings(json.loads(task)).plan if task is not None else None
+    return int(ledger.setting("opened") or b"0"), plan.max_rounds if plan is not None else 0
 
 
 def show_servers(urls: Sequence[str], files: TlsFiles, seconds: float = 10.0) -> int:
@@ -88,12 +97,13 @@ def of_round(info: Mapping[str, Any]) -> str:
     else:
         parts = [f"round {info['round']} {info['state']}"]
         if "accepted" in info:
-            parts += [f"reports {info['reports']}", f"in the sum {info['accepted']}"]
+            parts += [f"complete reports {info['reports']}", f"in the sum {info['accepted']}"]
         parts.append(info.get("reason", ""))
     if info["halted"]:
         parts.append(f"HALTED: {info['halted']}")
     elif info.get("unready"):
         parts.append(f"NOT READY: {info['unready']}")
+    parts.append(rounds_spent(info.get("rounds_opened", 0), info.get("max_rounds", 0)))
     return ", ".join(part for part in (*parts, info["stalled"]) if part)
 
 

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from torchfsl.fsl.floors import ClientPolicy
     from torchfsl.service.net.channels import TlsFiles
     from torchfsl.service.server.engines import EngineSettings
-    from torchfsl.service.server.process import ServeSettings
+    from torchfsl.service.server.process import ServerProcess, ServeSettings
 
 log = logging.getLogger("torchfsl.service.serving")
 
 DESCRIPTION = """\
 Run server 0 or server 1. Server 0 drives the rounds, server 1 follows; otherwise they are equal.
-The server waits for a task (plan and model), which the owner's program hands to both servers, and
+The server waits for a task (plan and model), which the coordinator's program gives to both, and
 goes on with whatever is in the state folder. Stop it with SIGTERM; kill it if you must. SIGHUP
-reads authorities, the deny list and log-level of the file again.
+reads log-level and replace of the file again, the authorities, the deny list and the issuers of
+tokens, and logs one line: what it read, and which changed settings need a restart.
 
 It ends with status 74 when its state cannot be read or written (a full disk, no descriptors): a
 supervisor starts it again, and it goes on. It ends with status 65 when the state must not be used
@@ -44,7 +45,7 @@ Every option can be given in a TOML file instead (--config), options win:
   tls-server-ca-0 = "/etc/torchfsl/ca-server-0.pem"
   tls-server-ca-1 = "/etc/torchfsl/ca-server-1.pem"
   tls-clients-ca = "/etc/torchfsl/ca-clients.pem"
-  deny = "/etc/torchfsl/deny"        # clients and owners that are shut out
+  deny = "/etc/torchfsl/deny"        # clients and coordinators that are shut out
   metrics = "127.0.0.1:9100"         # also /livez, /readyz and /health
   grpc-health = "127.0.0.1:9101"     # grpc.health.v1.Health, without TLS
   max-fetches = 16                   # of one client from one model
@@ -87,11 +88,11 @@ _OPTIONS: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
     ("tls-key", "FILE", user_path, "its private key"),
     ("tls-server-ca-0", "FILE", user_path, "authority of server 0"),
     ("tls-server-ca-1", "FILE", user_path, "authority of server 1"),
-    ("tls-clients-ca", "FILE", user_path, "authority of clients and owner"),
+    ("tls-clients-ca", "FILE", user_path, "authority of clients and coordinator"),
     ("tls-auditor-ca-0", "FILE", user_path, "authority of server 0's auditor, if there is one"),
     ("tls-auditor-ca-1", "FILE", user_path, "authority of server 1's auditor"),
     ("replace", "owner|nobody", str, "who may replace a task that has a model (default nobody)"),
-    ("deny", "FILE", user_path, "clients and owners that are shut out, see the manual"),
+    ("deny", "FILE", user_path, "clients and coordinators that are shut out, see the manual"),
     ("metrics", "HOST:PORT", str, "where to answer /metrics, /livez, /readyz; none by default"),
     ("grpc-health", "HOST:PORT", str, "where to answer gRPC health checks; none by default"),
     ("min-clients", "N", int, "refuse plans that open sums over fewer reports (default 2)"),
@@ -144,7 +145,8 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
             raise ParameterError(f"--{name} is {given[name]}: it is at least 1")
     node = _section(NodeSettings, storage, "storage")
     if given.get("replace", "nobody") not in REPLACING:
-        raise ParameterError(f"replace is {given['replace']!r}: expected one of {REPLACING}")
+        choices = " or ".join(map(repr, REPLACING))
+        raise ParameterError(f"replace is {given['replace']!r}: write {choices}")
     may_replace = given.get("replace") == "owner"
     most = given.get("max-fetches", node.max_fetches)
     node = dataclasses.replace(
@@ -159,14 +161,39 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     return settings, level
 
 
-def reread_level(options: argparse.Namespace) -> None:
-    """Log from the level on that the settings name now; what cannot be read is logged."""
+REREAD = ("log-level", "replace")
+"""Settings that SIGHUP takes from the file. It also reads the files that others name."""
+
+
+def named(options: argparse.Namespace) -> dict[str, Any]:
+    """What is given of each setting and of each section; raises as `read_settings`."""
+    given, *sections = _read_given(options)
+    names = ("[limits]", "[storage]", "[floors]", "[web]")
+    return given | dict(zip(names, sections, strict=True))
+
+
+def reread(options: argparse.Namespace, start: Mapping[str, Any], process: ServerProcess) -> None:
+    """Take what a running server takes, and log in one line what that is and what needs a restart.
+
+    Args:
+        options: of the command.
+        start: what `named` gave when the server started.
+        process: the server.
+    """
+    files = process.reread()
     try:
-        level = read_settings(options)[1]
-        if set_level(level):
-            log.log(LEVELS[level], "log-level is %s now", level)
+        settings, level = read_settings(options)
+        now = named(options)
     except ParameterError as error:
-        log.error("log-level stays as it was: %s", error)
+        log.error("the settings stay as they were: %s", error)
+        return
+    may_replace = settings.node.may_replace
+    process.permit_replace(may_replace)
+    set_level(level)
+    names = sorted(n for n in {*start, *now} - {*REREAD} if start.get(n) != now.get(n))
+    taken = [f"log-level = {level}", f"replace = {REPLACING[not may_replace]}", *files]
+    needed = f"restart the server for {', '.join(names)}" if names else "nothing needs a restart"
+    log.log(LEVELS[level], "read again: %s; %s", ", ".join(taken), needed)
 
 
 def read_file(path: Path) -> ServeSettings:

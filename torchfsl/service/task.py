@@ -212,15 +212,18 @@ def decode_task(data: bytes) -> tuple[Task, ServerModel]:
 
 
 def not_replaced(party: int, version: int, consents: bool) -> str:
-    """Why a server keeps its task; `version` is of its model, `consents` whether the owner agrees.
+    """Why a server keeps its task with this model `version`; `consents`: the coordinator agrees.
 
     A live task was restored that has opened no round since.
     """
-    remedy = "set_up(..., replace=True), start(fed, replace=True) or --replace puts it aside"
+    remedy = (
+        'both operators write replace = "owner" in their settings and send their servers SIGHUP, '
+        "then set_up(..., replace=True), start(fed, replace=True) or --replace puts it aside"
+    )
     if consents:
         remedy = (
             'its operator lets nobody replace it: write replace = "owner" in its settings and '
-            "start it again"
+            "send it SIGHUP"
         )
     if not version:
         return (
@@ -228,7 +231,18 @@ def not_replaced(party: int, version: int, consents: bool) -> str:
             "To go on with the restored model, start with the settings of its plan: max_rounds is "
             f"what `torchfsl restore` printed. To give it up, {remedy}"
         )
-    return f"server {party} holds another task, whose model has seen {version} rounds: {remedy}"
+    return f"server {party} holds another task, with model version {version}: {remedy}"
+
+
+def rounds_spent(opened: int, most: int) -> str:
+    """That all rounds of a plan are spent, with the remedy; empty while some are left."""
+    if not 0 < most <= opened:
+        return ""
+    return (
+        f"all max_rounds = {most} rounds of the plan are spent, so the task is finished: for more, "
+        'both operators set replace = "owner" and the coordinator starts another task with '
+        "replace=True"
+    )
 
 
 def encode_model(model: ServerModel, version: int) -> bytes:

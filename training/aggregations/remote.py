@@ -1,4 +1,4 @@
-"""An experiment on two running servers: this process is the owner of the task and all its clients.
+"""An experiment on two running servers: this process is coordinator of the task and all clients.
 
 Every client has a certificate and a connection of its own, as on a machine of its own.
 """

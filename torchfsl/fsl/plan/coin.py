@@ -1,4 +1,4 @@
-"""The joint coin: a hash seed that neither server, nor the owner between them, chooses.
+"""The joint coin: a hash seed that neither server, nor the coordinator between them, chooses.
 
 Both servers commit to 32 random bytes for one template, a plan whose hash seed is zero, before
 either reveals its own. The hash seed is a digest of both, so one honest server makes it uniform;

@@ -297,12 +297,14 @@ class ReportBook:
     def _check_open(self) -> None:
         if not self._takes_messages:
             raise ProtocolError(
-                f"round {self.round_number} takes no messages: none is open", code="no-open-round"
+                f"round {self.round_number} takes no messages, none is open: wait for the next one",
+                code="no-open-round",
             )
 
     def _check_room(self) -> None:
         if len(self._reports) >= self._plan.max_clients:
             raise RejectedSubmission(
-                f"the round is full: the plan allows {self._plan.max_clients} clients",
+                f"the round is full, max_clients is {self._plan.max_clients}: join the next round, "
+                "or make a plan with a higher max_clients",
                 code="round-full",
             )

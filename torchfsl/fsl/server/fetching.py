@@ -175,7 +175,8 @@ class Fetches:
     def _count_one(self, client: int) -> None:
         if self._count[client] >= self._most:
             raise RejectedSubmission(
-                f"client {client} has fetched {self._most} times from this model: no more",
+                f"client {client} has used its fetches of this model (max-fetches = {self._most}): "
+                "fetch after the next applied round, or let both operators raise max-fetches",
                 code="too-many-fetches",
             )
         if client not in self._under_way and len(self._under_way) >= self._plan.max_clients:

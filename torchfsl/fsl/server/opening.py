@@ -189,7 +189,7 @@ class Opening:
         """Take these as the set; its digest binds the key of the check and both shares."""
         if len(reports) < self._plan.min_clients:
             raise ProtocolError(
-                f"{len(reports)} acceptable reports, the plan wants {self._plan.min_clients} "
+                f"acceptable reports: {len(reports)}, the plan wants {self._plan.min_clients} "
                 "(min_clients), so the round closes unopened: let more clients participate, or "
                 "leave the next round open for longer",
                 code="too-few-reports",

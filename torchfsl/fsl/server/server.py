@@ -236,7 +236,9 @@ class Server(SecretHolder):
                 return self.fetches.at(self.state).reply(kind, client, self.model)
             expect_state(self.state, Step.REPLY.before)
             if round_number != self.last_round:
-                raise RejectedSubmission(f"round {round_number} is not open", code="no-open-round")
+                raise RejectedSubmission(
+                    f"round {round_number} is not open: wait for the next one", code="no-open-round"
+                )
             digests = bodies.ModelDigest(self._digests.clear, self._digests.rows)
             body: bodies.Body
             if kind is Kind.ANSWER:

@@ -1,7 +1,7 @@
 """Flower orchestrates, two torchfsl servers aggregate, clients reach both servers directly.
 
 Needs the extras `flower` and `service`. Read `strategy` (for the ServerApp: it opens and closes
-rounds as the owner of the task). Then read `app_client`, for a ClientApp: the servers that
+rounds as the coordinator of the task). Then read `app_client`, for a ClientApp: the servers that
 `Federated.round` and `Federated.evaluating` take. The rest are `servers` (the two servers as the
 strategy sees them), `node` (settings of a SuperNode), `records` (contents of Messages), `words`
 (errors) and `memory` (state of a client between rounds).

@@ -1,4 +1,4 @@
-"""The two servers as the strategy sees them: it is the owner of their task."""
+"""The two servers as the strategy sees them: it is the coordinator of their task."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TaskServers:
         servers: URLs of server 0 and 1, or `local`: two processes of this machine for the time of
             the run, with development certificates. Their one folder holds all keys: simulations
             only.
-        tls: the owner's files; none for `local`.
+        tls: the coordinator's files; none for `local`.
         auditors: public keys in hex of the auditors of server 0 and of server 1; none for `local`.
 
     Attributes:
@@ -58,7 +58,7 @@ class TaskServers:
         self.urls = () if self._local else tuple(servers)
         if len(self.urls) != (0 if self._local else 2) or (tls is None) is not self._local:
             raise ParameterError(
-                "pass servers=[URL0, URL1] and tls=, the folder of the owner's certificate; or "
+                "pass servers=[URL0, URL1] and tls=, the folder of the coordinator's files; or "
                 "servers='local' alone, in a simulation"
             )
         if self._local and auditors:
@@ -71,7 +71,7 @@ class TaskServers:
 
     @contextlib.contextmanager
     def running(self, run_id: int) -> Iterator[None]:
-        """Connect as the owner; `local` servers are started before and stopped after."""
+        """Connect as the coordinator; `local` servers are started before and stopped after."""
         with contextlib.ExitStack() as stack:
             urls, tls = self.urls, self._tls
             if self._local:

@@ -41,7 +41,7 @@ class SubmodelAveraging(FedAvg):
             Its present values are the initial model.
         servers: URLs of both servers, or `local` in a simulation: two processes on this machine
             while the strategy runs.
-        tls: the owner's files, or a folder with `owner.pem`; None for `local`.
+        tls: the coordinator's files, or a folder with `owner.pem`; None for `local`.
         server_optimizer: of `torchfsl.optim`; see `Federated.default_optimizer` for None.
         auditors: see `Coordinator.start`; servers at URLs alone, as both operators and each node
             name the auditors in their own settings.

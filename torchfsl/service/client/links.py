@@ -313,7 +313,7 @@ class Links:
             pause = min(2 * pause, self.links[0].policy.longest_pause)
         if not first and not second:
             raise ProtocolError(
-                "the servers hold no task now: start again when the owner has set one up",
+                "the servers hold no task now: start again when the coordinator has started one",
                 code="no-task",
             )
         if first != second:

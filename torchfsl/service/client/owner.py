@@ -1,4 +1,4 @@
-"""The owner's side of the network: set up a task, open and close rounds, fetch the results."""
+"""The coordinator's calls: set up a task, open and close rounds, fetch the results."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _SETTLE_ATTEMPTS, _SETTLE_SECONDS = 10, 0.2
 
 
 class Owner:
-    """The owner of tasks: sets them up and opens rounds.
+    """The coordinator of tasks: sets them up and opens rounds.
 
     Args:
         servers: URLs of server 0 and server 1.
-        tls: the owner's files, or a folder made by `torchfsl certs`.
+        tls: the coordinator's files, or a folder made by `torchfsl certs`.
         policy: of retries.
     """
 
@@ -211,7 +211,10 @@ class Owner:
             info = self.links.info(party)
             if info["state"] in OPEN_STATES:
                 return int(info["round"])
-        raise ProtocolError("no round is running", code="no-open-round")
+        raise ProtocolError(
+            "no round is running at either server: `torchfsl status` shows the last one",
+            code="no-open-round",
+        )
 
     def abandon_round(self, number: int, reason: str) -> None:
         """End the round `number` unopened, for a reason in words."""
@@ -267,7 +270,7 @@ class Owner:
         """The plan's digest, if server 0 knows of the last round that this owner has opened.
 
         Each server refuses an older copy of its state. This is for operators who put back whole
-        machines, rollback counters included, while the owner's program goes on. One server alone is
+        machines, rollback counters included, while the coordinator's program goes on. One alone is
         noticed by the other.
 
         Raises:

@@ -387,7 +387,8 @@ def connect(
     files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, f"client-{client_id}")
     if files.identity() != Identity(Role.CLIENT, client_id):
         raise ParameterError(
-            f"the certificate is that of {files.identity()}, not {client_id}",
+            f"the certificate is that of {files.identity()}, and client_id is {client_id}: pass "
+            "the same number, or tls= with the files of that client",
             code="wrong-certificate",
         )
     files.days_left()
@@ -413,7 +414,7 @@ def _wait_for_task(links: Links, seconds: float) -> None:
                 return 0
         except calls.NotReady as error:
             return str(error)
-        return "the servers have no task yet: the owner has to set one up (Owner.set_up)"
+        return "the servers have no task yet: the coordinator has to start one, `Coordinator.start`"
 
     _waited(look, seconds)
 
@@ -450,7 +451,10 @@ def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> tuple[Pl
     fields, other = map(decode_plan, answers)
     certificates = [told.pop("certificate").encode() for told in (fields, other)]
     if fields != other:
-        raise ProtocolError("the two servers have different plans: tell their operators")
+        raise ProtocolError(
+            "the two servers have different plans: connect again once the coordinator has started "
+            "one task at both"
+        )
     plan = Plan.from_json(fields["plan"])
     authorities = files.authorities()
     if authorities.session(bytes.fromhex(fields["nonce"])) != plan.session:

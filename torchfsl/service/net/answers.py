@@ -26,7 +26,7 @@ _INFO: Final[Mapping[str, type[Any] | range]] = {
     "round": _ROUND, "state": str, "open": bool, "closes_at": float, "complete": _COUNT,
     "reports": _COUNT, "accepted": _COUNT, "reason": str, "unready": str, "halted": str,
     "live": bool, "may_have_opened": bool, "may_replace": bool, "stalled": str,
-    "issuers": str,
+    "issuers": str, "rounds_opened": _COUNT, "max_rounds": _COUNT,
 }  # fmt: skip
 _ALWAYS: Final = (
     "party", "library", "wire_version", "plan_digest", "model", "round", "state", "open",

@@ -139,7 +139,7 @@ def _of_tls(details: str) -> str:
     elif "Socket closed" in details:
         said = (
             "the connection was closed, as a server does that refuses this certificate: "
-            "torchfsl doctor looks at it"
+            "run `torchfsl doctor --tls DIR` on its folder"
         )
     else:
         return ""

@@ -1,4 +1,4 @@
-"""A development authority: keys and certificates for both servers, an owner and clients.
+"""A development authority: keys and certificates for both servers, a coordinator and clients.
 
 Files in one folder; keys are readable by their owner only:
 
@@ -41,7 +41,7 @@ def make_development_certificates(
     role: Role | None = None,
     auditors: bool = False,
 ) -> list[Path]:
-    """Make what is missing in `folder`: authorities, both servers, the owner, clients.
+    """Make what is missing in `folder`: authorities, both servers, the coordinator, clients.
 
     Args:
         folder: made when missing; authorities that are there are used again.

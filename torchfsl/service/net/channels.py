@@ -164,7 +164,7 @@ class TlsFiles:
 
 
 def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
-    """Mutual TLS for server `party`: callers are clients, the owner, both servers.
+    """Mutual TLS for server `party`: callers are clients, the coordinator, both servers.
 
     All files are read again when one changes, so a rotation needs no restart.
     """

@@ -71,7 +71,7 @@ class Identity:
         return f"{_SCHEME}:{self.role.value}:{self.number}"
 
     def __str__(self) -> str:
-        return self.role.value if self.role is Role.OWNER else f"{self.role.value} {self.number}"
+        return "the coordinator" if self.role is Role.OWNER else f"{self.role.value} {self.number}"
 
     @classmethod
     def parse(cls, uri: str) -> Identity:
@@ -89,7 +89,10 @@ class Identity:
             found = None
         limit = 2 if found and found.role in (Role.SERVER, Role.AUDITOR) else 1 << 64
         if found is None or scheme != _SCHEME or found.uri != uri or not 0 <= found.number < limit:
-            raise NotAllowed(f"a certificate names {uri[:80]!r}, which is not a party of a task")
+            raise NotAllowed(
+                f"a certificate names {uri[:80]!r}, which is not a party of a task: issue one with "
+                "a URI as torchfsl:client:17"
+            )
         return found
 
 
@@ -113,7 +116,7 @@ class Authorities:
 
     Args:
         servers: PEM of server 0's and server 1's authority.
-        clients: PEM of the clients' and the owner's authority, or of several in a row, as when one
+        clients: PEM of clients' and coordinator's authority, or of several in a row, as when one
             takes the place of another.
         auditors: PEM of the authorities of server 0's and server 1's auditor, or none.
     """
@@ -162,7 +165,9 @@ class Authorities:
         """
         key = self._certified(party, load_certificate(pem), seal_uri(party), "sealing")
         if not isinstance(key, X25519PublicKey):
-            raise NotAllowed(f"server {party}'s sealing certificate holds no X25519 key")
+            raise NotAllowed(
+                f"server {party}'s sealing certificate holds no X25519 key: issue it for one"
+            )
         return key.public_bytes_raw()
 
     def sign_key(self, party: int, pems: bytes) -> bytes:
@@ -181,13 +186,15 @@ class Authorities:
             )
         key = self._certified(party, found[0], sign_uri(party), "signing")
         if not isinstance(key, Ed25519PublicKey):
-            raise NotAllowed(f"server {party}'s signing certificate holds no Ed25519 key")
+            raise NotAllowed(
+                f"server {party}'s signing certificate holds no Ed25519 key: issue it for one"
+            )
         return key.public_bytes_raw()
 
     def _certified(self, party: int, certificate: x509.Certificate, uri: str, what: str) -> object:
         """The key of a certificate that a server's authority made for this use."""
         if _uris(certificate) != [uri]:
-            raise NotAllowed(f"the {what} certificate does not name {uri}")
+            raise NotAllowed(f"the {what} certificate does not name {uri}: issue it with this URI")
         self._check_issuer(certificate, self._servers[party : party + 1], f"server {party}'s seals")
         now = datetime.datetime.now(datetime.UTC)
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
@@ -204,7 +211,10 @@ class Authorities:
         _check_strength(certificate.public_key())
         uris = _uris(certificate)
         if len(uris) != 1:
-            raise NotAllowed("a certificate must name exactly one party in a URI")
+            raise NotAllowed(
+                f"a certificate has {len(uris)} URIs, expected one: issue one with a URI as "
+                "torchfsl:client:17"
+            )
         identity = Identity.parse(uris[0])
         kept = {Role.SERVER: self._servers, Role.AUDITOR: self._auditors}.get(identity.role)
         issuers = self._clients if kept is None else kept[identity.number : identity.number + 1]
@@ -221,7 +231,10 @@ class Authorities:
             except (ValueError, TypeError, InvalidSignature):
                 continue
             return
-        raise NotAllowed(f"the certificate of {whose} is not from the authority for it")
+        raise NotAllowed(
+            f"the certificate of {whose} is not from the authority for it: issue it again, by that "
+            "authority, or correct the authority's file at this side"
+        )
 
 
 def load_certificate(pem: bytes) -> x509.Certificate:

@@ -34,6 +34,7 @@ from torchfsl.service.net.identity import (
 log = logging.getLogger("torchfsl.service.trust")
 _own_log = logging.getLogger("torchfsl.service.validity")
 
+_ASK: Final = "ask both operators to remove the entry"
 _LOOK_SECONDS: Final = 1.0
 _PREFIX: Final = re.compile(r"sha256(:| fingerprint=)", re.IGNORECASE)
 _OF_TOKEN: Final = re.compile(r"jkt:[A-Za-z0-9_-]{43}|jti:[A-Za-z0-9._:/@-]{1,64}")
@@ -79,10 +80,11 @@ class Trust:
         identity = self._authorities.identify(pem)
         denied = self._denied
         if denied and (identity.uri in denied or fingerprint(pem) in denied):
-            raise NotAllowed(f"{identity} is on this server's deny list")
+            raise NotAllowed(f"{identity} is on this server's deny list: {_ASK}")
         if identity.role is Role.CLIENT and self._is_issued(identity.number):
             raise NotAllowed(
-                f"the number of {identity} belongs to an issuer of tokens: certify another number"
+                f"the number of {identity} belongs to an issuer of tokens: certify a number that "
+                "is in no `numbers` of the admission files"
             )
         return identity
 
@@ -91,7 +93,9 @@ class Trust:
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
             self.look()
         if not self._denied.isdisjoint(entries):
-            raise NotAllowed("the client, its key or its token is on this server's deny list")
+            raise NotAllowed(
+                f"the client, its key or its token is on this server's deny list: {_ASK}"
+            )
 
     def look(self) -> None:
         """Read what has changed."""
@@ -127,7 +131,7 @@ def read_deny_list(path: Path | None) -> frozenset[str]:
     """Who is shut out, one a line; what follows a # is a remark.
 
         torchfsl:client:17       # a client, whatever its certificate
-        torchfsl:owner           # every owner
+        torchfsl:owner           # every coordinator
         sha256:0123...           # one certificate, by its fingerprint, colons allowed
         sha256 Fingerprint=01:.. # the same, as openssl writes it
         jkt:NzbLs...             # the key of a client with tokens, by its thumbprint
@@ -261,10 +265,14 @@ class Validity:
             return
         try:
             if self._files.authorities().seal_key(self._party, seal) != self._key:
-                raise ParameterError("it is of another key, which is another task")
+                raise ParameterError(
+                    "it is of another key than the plan names: issue it for that key, or start "
+                    "another task"
+                )
         except Error as error:
             self._refused = seal
-            _own_log.error("%s stays as it was: %s", self._files.seal_certificate, error)
+            text = "the new %s is not used, the one before stays: %s"
+            _own_log.error(text, self._files.seal_certificate, error)
             return
         self._seal = seal
         _own_log.info("read again %s", self._files.seal_certificate)

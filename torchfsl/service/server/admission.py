@@ -87,14 +87,18 @@ class Tokens:
         """
         scheme, _, token = request.one("authorization").partition(" ")
         if scheme.lower() != "torchfsl" or not token.isascii():
-            raise NotAdmitted(f"{name} needs a header Authorization: Torchfsl TOKEN")
+            raise NotAdmitted(
+                f"{name} needs a header `Authorization: Torchfsl TOKEN`: ask the issuer for a token"
+            )
         when = self._time_of(request.one(NONCE))
         claims = tokens.read(token, self._key_of)
         claims.check(self._station.node.party, self._station.node.plan.session)
         issuer, number = self._issuers.of(claims.issuer), claims.client.number
         if not (issuer and issuer.share and any(number in r for r in issuer.numbers)):
             raise NotAdmitted(
-                f"{claims.issuer} may not issue tokens to {claims.client}", code="token-refused"
+                f"{claims.issuer} may not issue tokens to {claims.client}: ask both operators for "
+                "an [[issuer]] of this name and number in the admission files, its share above 0",
+                code="token-refused",
             )
         self._trust.check(claims.client.uri, f"jkt:{claims.thumbprint}", f"jti:{claims.name}")
         try:
@@ -142,7 +146,8 @@ class Tokens:
             most = min(most, issuer.most)
         if admitted.caller.number not in entered and len(entered) >= most:
             raise RejectedSubmission(
-                f"round {number} has {most} clients of {admitted.issuer}, its share: join the next",
+                f"round {number} has all clients that the share of {admitted.issuer} allows "
+                f"({most}): join the next round, or ask both operators for a larger share",
                 code="round-full",
             )
         entered.add(admitted.caller.number)

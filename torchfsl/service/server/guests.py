@@ -93,7 +93,7 @@ class GuestBook:
     def in_the_way_of(self, caller: Identity) -> tuple[Guest, str] | None:
         """Who has to go before one more connection of a caller is known, and why.
 
-        Servers and the owner are never too many.
+        Servers and the coordinator are never too many.
 
         Raises:
             Overloaded: there are too many, and all have calls under way.

@@ -3,7 +3,7 @@
 Everybody           Info, Plan, Certificate
 clients             Model, Retrieve, Answer, Upload, Submit, Fetch
 the other server    Relay, RelayFetch, Step, Abandon
-the owner           Toss, Reveal, SetUp, Replace, Open, Close, Abandon, Result, State
+the coordinator     Toss, Reveal, SetUp, Replace, Open, Close, Abandon, Result, State
                     (rounds at server 0)
 auditors            AuditKey, Transcript (at their server), Passed, Named, Signed (at the other)
 """

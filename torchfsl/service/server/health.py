@@ -81,7 +81,7 @@ class Health:
             return "starting: the state is being recovered"
         node, station, validity, listener = self._served
         if not listener.is_up:
-            return "gRPC has ended, and cannot be begun again yet"
+            return "gRPC has ended, and does not start again yet: look at the log"
         if station.failures.unready:
             return station.failures.unready
         if node.storage.halted:

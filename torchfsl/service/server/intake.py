@@ -146,7 +146,7 @@ class Slots:
 
     @contextlib.contextmanager
     def take(self, caller: Identity) -> Iterator[None]:
-        """Take a slot; servers and the owner always get one.
+        """Take a slot; servers and the coordinator always get one.
 
         Raises:
             Overloaded: there is none.

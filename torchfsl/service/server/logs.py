@@ -56,18 +56,15 @@ class JsonLines(logging.Formatter):
         return json.dumps(fields)
 
 
-def set_level(level: str) -> bool:
-    """Log from this level on; of what is not ours, warnings and errors. Whether that is another.
+def set_level(level: str) -> None:
+    """Log from this level on; of what is not ours, warnings and errors.
 
     Raises:
         ParameterError: there is no such level.
     """
     if level not in LEVELS:
         raise ParameterError(f"log-level is {level!r}: it is one of {', '.join(LEVELS)}")
-    ours = logging.getLogger("torchfsl")
-    before = ours.level
-    ours.setLevel(LEVELS[level])
-    return ours.level != before
+    logging.getLogger("torchfsl").setLevel(LEVELS[level])
 
 
 @contextlib.contextmanager

@@ -84,7 +84,8 @@ class Node:
         """The server in its current state; raises ProtocolError if there is no task yet."""
         if self._server is None:
             raise ProtocolError(
-                "this server has no task yet: the owner has to set one up", code="no-task"
+                "this server has no task yet: the coordinator has to start one (Coordinator.start)",
+                code="no-task",
             )
         return self._server
 
@@ -124,8 +125,11 @@ class Node:
         """
         self.storage.check_not_halted()
         if self.server.state is not RoundState.OPEN:
+            last, is_idle = self.server.last_round, self.server.state is RoundState.IDLE
+            how = f"round {last} {'has ended' if is_idle else 'takes no messages'}"
             raise RejectedSubmission(
-                f"round {self.server.last_round} is {self.server.state.value}: no round is open",
+                f"no round is open, {how if last >= 0 else 'none has begun'}: wait for the next "
+                "one, as `servers.rounds()` does, or start this client again",
                 code="no-open-round",
             )
         return self.server
@@ -256,7 +260,6 @@ class Node:
         state = self._ledger.running_round(number).state
         if state is StoredState.OPENED or (state in SHARE_MAY_HAVE_LEFT and not forced):
             raise ProtocolError(f"round {number} is {state}: it can only be finished")
-        self.server.abandon_round()
         self.storage.end_unopened(number, reason, self.server)
 
     def _own(self, number: int, kind: Kind) -> bytes:
@@ -289,6 +292,8 @@ class Node:
                 self.transcript.keep_share(self.plan, number, *self.server.committed())
             if noise is not None:
                 self._ledger.put_setting(NOISE, noise)
+        if kind is Kind.REPORT_SET:
+            log.info("round closed", extra={"round": number, "reports": changes["reports"]})
         return message
 
     def _seal(self, number: int, message: bytes) -> None:

@@ -27,6 +27,7 @@ from torchfsl.service.server.peers import PeerLink
 from torchfsl.service.server.station import Station
 from torchfsl.service.state.ledger import RoundRow
 from torchfsl.service.state.steps import StoredState
+from torchfsl.service.task import rounds_spent
 
 _ROUNDS: Final = 10
 _ASK_SECONDS: Final = 2.0
@@ -61,7 +62,7 @@ class Overview:
         try:
             infos = asking.result(timeout=5 * _ASK_SECONDS)
         except TimeoutError:
-            infos = ["this server does not come round to answering"] * 2
+            infos = ["this server does not answer in time"] * 2
         ledger = self._station.node.storage.ledger
         view = View(
             infos=infos,
@@ -96,7 +97,7 @@ class Overview:
                 answer = await self._link.call("Info", calls.encode_request(), limit=INFO_BYTES)
             return decode_info(answer)
         except TimeoutError:
-            return f"nothing came in {_ASK_SECONDS:.0f} seconds"
+            return f"no answer in {_ASK_SECONDS:.0f} seconds"
         except Error as error:
             return str(error)
 
@@ -215,19 +216,21 @@ def _state(view: View) -> tuple[str, str]:
         if info["stalled"]:
             return "wait", f"server {info['party']} is {info['stalled']}"
     if not own["plan_digest"]:
-        return "wait", "no task yet: the owner has to set one up"
+        return "wait", "no task yet: the coordinator has to start one"
     if own["state"] == StoredState.UNOPENED:
         return "wait", f"round {own['round']} ended unopened: {own.get('reason', '')}"
-    return "good", f"round {own['round']} is {own['state']}" if own["state"] else "no round yet"
+    told = rounds_spent(own.get("rounds_opened", 0), own.get("max_rounds", 0))
+    state = f"round {own['round']} is {own['state']}" if own["state"] else "no round yet"
+    return "good", f"{state}, {told}" if told else state
 
 
 def _servers(infos: Sequence[Mapping[str, Any] | str]) -> str:
     rows: list[tuple[str, ...]] = []
     for what, name in (
         ("library", "library"), ("wire version", "wire_version"), ("plan", "plan_digest"),
-        ("round", "round"), ("state", "state"), ("complete reports in it", "complete"),
-        ("issuers of tokens", "issuers"), ("why", "reason"), ("waits for", "stalled"),
-        ("halted", "halted"),
+        ("round", "round"), ("state", "state"), ("complete reports", "complete"),
+        ("reports in the sum", "accepted"), ("issuers of tokens", "issuers"), ("why", "reason"),
+        ("waits for", "stalled"), ("halted", "halted"),
     ):  # fmt: skip
         rows.append((what, *(_field(info, name) for info in infos)))
     for what, name in (("model version", "version"), ("model digest", "digest")):
@@ -265,7 +268,7 @@ def _rounds(view: View) -> str:
             str(row.number), str(row.state), f"{reports:,}", f"{row.accepted:,}",
             _megabytes(row.bytes), f"{ended - row.opened_at:,.1f}", row.why,
         ))  # fmt: skip
-    head = ("round", "state", "reports", "in the sum", "MB", "seconds", "why")
+    head = ("round", "state", "complete reports", "in the sum", "MB", "seconds", "why")
     return _table("rounds", head, rows, numbers={0, 2, 3, 4, 5})
 
 

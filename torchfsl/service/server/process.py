@@ -191,15 +191,25 @@ class ServerProcess:
         return self._validity.seal_certificate() + self._signing
 
     def _undo(self) -> None:
-        """Remove what a start that failed has made, unless an owner has given it a task already."""
+        """Remove what a start that failed has made, unless it was given a task already."""
         if self.node.task is None:
             self._fresh.remove()
 
-    def reread(self) -> None:
-        """Read authorities, deny list and issuers again, if they have changed."""
+    def reread(self) -> list[str]:
+        """Read authorities, deny list and issuers again; names those that are as their files."""
         self._trust.look()
+        found = [] if self._trust.is_stale else ["authorities"]
+        if self.settings.deny is not None and not self._trust.is_stale:
+            found.append("deny list")
         if self.issuers is not None:
             self.issuers.look()
+            found += [] if self.issuers.is_stale else ["issuers"]
+        return found
+
+    def permit_replace(self, may_replace: bool) -> None:
+        """Set whether the coordinator may put another task in place of a live one."""
+        storage = self.node.storage
+        storage.settings = dataclasses.replace(storage.settings, may_replace=may_replace)
 
     async def stop(self) -> None:
         """Stop taking calls, let those that run end, close everything."""
@@ -266,14 +276,17 @@ class ServerProcess:
 
 
 async def serve(
-    settings: ServeSettings, *, ready: Callable[[ServerProcess], None], reread: Callable[[], None]
+    settings: ServeSettings,
+    *,
+    ready: Callable[[ServerProcess], None],
+    reread: Callable[[ServerProcess], None],
 ) -> None:
     """Run until SIGTERM or SIGINT.
 
     Args:
         settings: of the process.
         ready: called with the process once it listens.
-        reread: called at SIGHUP, at which authorities and deny list are also read again.
+        reread: called with the process at SIGHUP.
     """
     keep_memory()
     stopped = asyncio.Event()
@@ -285,12 +298,7 @@ async def serve(
     try:
         await process.start()
         gc.freeze()  # what is there stays: collections need not go through it each time
-
-        def hang_up() -> None:
-            process.reread()
-            reread()
-
-        loop.add_signal_handler(signal.SIGHUP, hang_up)
+        loop.add_signal_handler(signal.SIGHUP, reread, process)
         ready(process)
         async with supervised():
             await stopped.wait()

@@ -150,7 +150,7 @@ def file_again(storage: Storage, server: Server, row: RoundRow) -> bool:
     count = len(report_log) if row.log_end is None else row.log_end
     damage = report_log.damage
     if count > len(report_log) and not damage:
-        damage = f"{count} messages counted at the close, {len(report_log)} can be read"
+        damage = f"messages counted at the close {count}, readable {len(report_log)}"
     for position in range(min(count, len(report_log))):
         try:
             server.receive(report_log[position])

@@ -34,7 +34,7 @@ _STALLED_SECONDS: Final = 15.0
 
 _MOST_SECONDS: Final = 30 * 24 * 3600
 _ANSWER_SECONDS: Final = 5.0
-"""After which an owner who waits for a step hears how far it is, and asks again."""
+"""After which a coordinator who waits for a step hears how far it is, and asks again."""
 
 
 class RoundDriver:
@@ -133,7 +133,7 @@ class RoundDriver:
         return await self.row(number)
 
     async def row(self, number: int) -> dict[str, Any]:
-        """A round as an answer to the owner."""
+        """A round as an answer to the coordinator."""
         row = self._ledger.round(number)
         assert row is not None
         names = ("number", "state", "reports", "accepted", "bytes")

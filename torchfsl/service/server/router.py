@@ -136,7 +136,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _check_versions(self, caller: Identity, context: Context) -> None:
         """Raise VersionMismatch for a caller of another wire version."""
-        names = {Role.CLIENT: "the client", Role.OWNER: "the owner's program"}
+        names = {Role.CLIENT: "the client", Role.OWNER: "the coordinator's program"}
         names[Role.AUDITOR] = f"the auditor of server {caller.number}"
         theirs = names.get(caller.role, f"server {caller.number}")
         me = f"server {self._station.node.party}"
@@ -147,7 +147,10 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         is_own = caller == Identity(Role.SERVER, self._station.node.party)  # to its operator
         method = self._methods[None if is_own else caller.role].get(name)
         if method is None:
-            raise NotAllowed(f"{caller} may not call {name}")
+            methods = self._methods.items()
+            may = sorted(role.value for role, some in methods if role and name in some)
+            names = " or ".join(may).replace("owner", "coordinator")
+            raise NotAllowed(f"{caller} may not call {name}: use the certificate of a {names}")
         return method
 
 
@@ -155,7 +158,7 @@ def _certificate(context: Context) -> bytes:
     """The caller's, PEM; raises NotAllowed without one."""
     pems = context.auth_context().get("x509_pem_cert", [])
     if len(pems) != 1:
-        raise NotAllowed("a certificate is needed")
+        raise NotAllowed("a certificate is needed: connect with tls=, the folder of your files")
     return bytes(pems[0])
 
 

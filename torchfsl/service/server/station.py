@@ -150,18 +150,12 @@ class Station:
             self.gate.open()  # before the node takes messages, so that none is too late already
         try:
             await self.write(self.node.count, number, kind)
-            self._tell_round(number, kind)
+            if (
+                kind is Kind.ROUND_STATE and self.is_open
+            ):  # its close and end: where they are stored
+                log.info("round open", extra={"round": number})
         finally:
             await self.tell()
-
-    def _tell_round(self, number: int, kind: Kind) -> None:
-        """Log that a round has opened or closed; its end is logged where it is stored."""
-        if kind is Kind.ROUND_STATE and self.is_open:
-            log.info("round open", extra={"round": number})
-        elif kind is Kind.REPORT_SET:
-            row = self.node.storage.ledger.round(number)
-            reports = row.reports if row is not None else 0
-            log.info("round closed", extra={"round": number, "reports": reports})
 
     async def abandon(self, number: int, reason: str, *, forced: bool = False) -> None:
         """End a round unopened, see `Node.abandon`, once every message inside has been filed."""
@@ -178,6 +172,7 @@ class Station:
         """What anybody in the task may know of the state."""
         node, storage = self.node, self.node.storage
         last = storage.ledger.last_round()
+        reports = last.reports if last else 0
         issuers = {"issuers": digest} if (digest := self.issuers()) else {}
         return issuers | {
             "party": node.party,
@@ -189,8 +184,8 @@ class Station:
             "state": last.state if last else "",
             "open": self.is_open,
             "closes_at": min(last.closes_at, _LATEST) if last else 0.0,
-            "complete": await self.run(self.num_complete) if self.is_open else 0,
-            "reports": last.reports if last else 0,
+            "complete": await self.run(self.num_complete) if self.is_open else reports,
+            "reports": reports,
             "accepted": last.accepted if last else 0,
             "reason": without_clients(last.why) if last else "",
             "may_have_opened": _may_have_opened(last),
@@ -198,6 +193,8 @@ class Station:
             "halted": storage.halted,
             "live": storage.is_live,
             "may_replace": storage.settings.may_replace,
+            "rounds_opened": storage.rounds_opened,
+            "max_rounds": node.task.plan.max_rounds if node.task else 0,
             "stalled": self.stalled,
         }
 

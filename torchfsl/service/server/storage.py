@@ -56,7 +56,7 @@ class NodeSettings:
         reserve_bytes: disk space that reports may not use.
         max_sessions, max_fetches: see `Server`.
         floors: refuse plans below them.
-        may_replace: whether the owner may put another task in place of a live one.
+        may_replace: whether the coordinator may put another task in place of a live one.
         evaluator: what computes from reports, see `Server`.
         sign_key: signs rounds of plans with an audit, see `Server`.
         counted: how many of these accepted clients count towards `min_clients`.
@@ -137,7 +137,9 @@ class Storage:
     def report_log(self) -> ReportLog:
         """The log of the running round."""
         if self._log is None:
-            raise RejectedSubmission("no round is open", code="no-open-round")
+            raise RejectedSubmission(
+                "no round is open: wait for the next one", code="no-open-round"
+            )
         return self._log
 
     def check_not_halted(self) -> None:
@@ -232,12 +234,12 @@ class Storage:
         return found
 
     def _check_replaceable(self, new: Task, *, consents: bool) -> None:
-        """Refuse a task in place of a live one, where owner or operator does not agree to it.
+        """Refuse a task in place of a live one, where coordinator or operator does not agree to it.
 
         A backup may be restored once more, which ends a restore that only one server took.
 
         Raises:
-            ProtocolError: there is a live task; `consents` says that the owner agrees.
+            ProtocolError: there is a live task; `consents` says that the coordinator agrees.
         """
         if not self.is_live or (new.past is not None and not self.model_version["version"]):
             return
@@ -309,6 +311,8 @@ class Storage:
         In memory the server is idle then. If its share may have left it, the reason names that:
         the peer may have opened the sum, so the round is spent as if it had been opened here.
         """
+        is_open = server.state is RoundState.OPEN
+        complete = {"reports": server.reports.num_complete} if is_open else {}
         if server.state not in (RoundState.IDLE, RoundState.HALTED):
             server.abandon_round()
         state = self.ledger.running_round(number).state
@@ -319,7 +323,8 @@ class Storage:
                 self.ledger.put_setting("halted", reason.encode())
             if server.plan.audited and state in BEFORE_COMMITMENTS:
                 self.audits.alert(UNCOMMITTED)
-            self._end(number, server, state=StoredState.UNOPENED, reason=reason)
+            unopened = StoredState.UNOPENED
+            self._end(number, server, state=unopened, reason=reason, **complete)
         if server.state is RoundState.HALTED:
             self.halted = reason
         self._wipe_log()

@@ -70,7 +70,7 @@ class RoundRow:
         closes_at: the same; when reports stop being taken.
         ended_at: the same; None while it runs.
         log_end: messages of the report log that count; None while it is open.
-        reports: complete reports at the close.
+        reports: complete reports at the close, or at an end before it.
         accepted: reports in the sum.
         bytes: of all messages.
         reason: why it was not opened, or that its sum was scaled.
@@ -99,9 +99,9 @@ class RoundRow:
             return self.reason
         parts = []
         if self.reports < self.expected:
-            parts.append(f"{self.expected} reports were expected")
+            parts.append(f"expected reports: {self.expected}")
         if ended >= self.closes_at and (parts or not self.expected):
-            parts.append(f"its {self.closes_at - self.opened_at:.0f} seconds ran out")
+            parts.append(f"its {self.closes_at - self.opened_at:.0f} s ran out")
         return f"{self.reason} ({', '.join(parts)})" if parts else self.reason
 
 

@@ -274,8 +274,8 @@ class ReportLog:
             self.damage = "the number of acknowledged messages is not readable"
         elif rest or count > num_whole:
             self.damage = (
-                f"{num_whole} messages can be read and {rest} behind a damaged one, of {count} "
-                "that were acknowledged"
+                f"acknowledged messages {count}, readable before a damaged one {num_whole}, "
+                f"behind it {rest}"
             )
         else:
             for later in empty:

@@ -24,7 +24,7 @@ from the other server's auditor and is the only step without a message of this s
 
 The states are those of `torchfsl.fsl.server.states`, whose table has the methods of `Server` that
 lead through them; but in OPENED a `Server` is idle again. OPENED ends as APPLIED once the next
-model is on disk. A failure ends a round as UNOPENED, and so can its owner before REVEALED.
+model is on disk. A failure ends a round as UNOPENED, and so can its coordinator before REVEALED.
 A step is taken only once all before it count; one that is refused leaves nothing behind. A round
 that ends after REVEALED counts as opened, whatever its end: its share may have left.
 """
@@ -42,7 +42,7 @@ from torchfsl.fsl.plan.plan import Plan
 class StoredState(StrEnum):
     """A round's state in a ledger: named as the server's, with the value that is stored and shown.
 
-    Values are on disk and in answers to the owner: they stay what they are.
+    Values are on disk and in answers to the coordinator: they stay what they are.
     """
 
     OPENING = "opening"
