@@ -21,6 +21,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement, one_ring
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
 from torchfsl.submodel.clipping import with_shares
+from torchfsl.submodel.norm_bound import check_bound
 from torchfsl.submodel.plan import Clip, Lane, check_unit
 from torchfsl.submodel.segments import Download, SegmentSpec, ceil_div, positions, vars_of
 
@@ -140,6 +141,8 @@ def build_plan(
     )
     lane: Lane = fields.get("lane", "none")
     _check_bounds(l2_bounds, [spec.name for spec in specs])
+    for bound in (fields.get("l2_bound", 0), *l2_bounds.values()):
+        check_bound(bound, encoding)
     lanes = 0 if lane == "none" else 1
     segments = []
     for spec in specs:
@@ -258,7 +261,7 @@ def plan_segment(
         )
     if spec.k_max < 1:
         raise ParameterError(
-            f"segment {spec.name!r}: give the most rows of a client, k_max >= 1",
+            f"segment {spec.name!r}: k_max, its rows_per_client, is {spec.k_max}: give at least 1",
             code="row-limit",
         )
     spec = dataclasses.replace(spec, k_max=min(spec.k_max, m))
