@@ -53,8 +53,8 @@ def warn_of_nothing(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
         return
     warnings.warn(
         "no step() of Federated's optimizer ran in this block, so this client's report adds zeros: "
-        "call optimizer.step() in the block, of the optimizer that Federated got and not of a "
-        "copy. A client without batches may ignore this.",
+        "call optimizer.step() in the block, and not that of a copy. A client without batches may "
+        "ignore this.",
         stacklevel=5,
     )
 
