@@ -88,8 +88,7 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
         space = segment.index_space if segment.subset else segment.m
         if least < 0 or most >= space:
             raise ParameterError(
-                f"{where}: index {least if least < 0 else most} lies outside [0, {space})",
-                code="row-out-of-range",
+                f"{where}: an index lies outside [0, {space})", code="row-out-of-range"
             )
         if not increasing:
             raise ParameterError(
