@@ -69,7 +69,7 @@ def public_lines() -> dict[str, list[range]]:
             own = str(getattr(one, "__module__", "")).startswith("torchfsl")
             if own and (inspect.isclass(one) or inspect.isfunction(one)):
                 lines, start = inspect.getsourcelines(one)
-                file = Path(str(inspect.getsourcefile(one))).relative_to(prose.ROOT)
+                file = Path(str(inspect.getsourcefile(inspect.unwrap(one)))).relative_to(prose.ROOT)
                 found.setdefault(str(file), []).append(range(start, start + len(lines)))
     return found
 

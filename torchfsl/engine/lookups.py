@@ -75,7 +75,7 @@ def by_table(
     return ids
 
 
-def _check_ids(what: str, table: Table, ids: torch.Tensor, code: str | None = None) -> None:
+def _check_ids(what: str, table: Table, ids: torch.Tensor, *, looked_up: bool = False) -> None:
     """Refuse ids that no row of a table has.
 
     Raises:
@@ -86,7 +86,7 @@ def _check_ids(what: str, table: Table, ids: torch.Tensor, code: str | None = No
         raise ParameterError(
             f"{what}: id {int(odd[0])} lies outside [0, {table.num_rows}): number the rows from "
             "0, and drop ids that the table does not have",
-            code=code,
+            code="row-out-of-range" if looked_up else "parameter",
         )
 
 
@@ -260,7 +260,7 @@ def _noting(
         flat = ids.values() if ids.is_nested else ids
         found = torch.unique(flat.detach()).cpu().to(torch.int64)
         if not flat.is_floating_point():  # of labels, which torch refuses
-            _check_ids(f"batches: {table.name}", table, found, "row-out-of-range")
+            _check_ids(f"batches: {table.name}", table, found, looked_up=True)
         seen.append(found)
         if held is None or not held.numel() or ids.is_nested:
             return None

@@ -93,10 +93,9 @@ class ClientPolicy:
 
     def __post_init__(self) -> None:
         for name in _FLAGS:
-            if type(getattr(self, name)) is not bool:
+            if type(value := getattr(self, name)) is not bool:
                 raise ParameterError(
-                    f"floor {name} is {getattr(self, name)!r}: choose true or false",
-                    code="invalid-policy",
+                    f"floor {name} is {value!r}: choose true or false", code="invalid-policy"
                 )
         for name, least in _LEAST.items():
             value = getattr(self, name)
@@ -112,8 +111,7 @@ class ClientPolicy:
             )
         if type(self.max_epsilon) is not float or not 0 <= self.max_epsilon <= _MOST_EPSILON:
             raise ParameterError(
-                f"floor max_epsilon is {self.max_epsilon!r}: give a float up to {_MOST_EPSILON:g}, "
-                "as 8.0, or 0.0 for no limit",
+                f"floor max_epsilon is {self.max_epsilon!r}: give 0.0, or up to {_MOST_EPSILON:g}",
                 code="invalid-policy",
             )
         if type(self.max_delta) is not float or not 0 < self.max_delta < 1:
@@ -130,8 +128,7 @@ class ClientPolicy:
         for name, keys in (("auditors", "keys, of the auditors"), ("authorities", "digests,")):
             if len(getattr(self, name)) not in (0, 2):
                 raise ParameterError(
-                    f"floor {name} has {len(getattr(self, name))} entries: give two {keys} of "
-                    "server 0 and of server 1, or none",
+                    f"floor {name}: give two {keys} of server 0 and of server 1, or none",
                     code="invalid-policy",
                 )
 

@@ -140,9 +140,7 @@ def build_plan(
         l2_bound=fields.get("l2_bound", 0),
     )
     lane: Lane = fields.get("lane", "none")
-    _check_bounds(l2_bounds, [spec.name for spec in specs])
-    for bound in (fields.get("l2_bound", 0), *l2_bounds.values()):
-        check_bound(bound, encoding)
+    _check_bounds(l2_bounds, [spec.name for spec in specs], fields.get("l2_bound", 0), encoding)
     lanes = 0 if lane == "none" else 1
     segments = []
     for spec in specs:
@@ -164,11 +162,11 @@ def build_plan(
     return with_headroom(Plan(encoding=encoding, max_clients=max_clients, **fields))
 
 
-def _check_bounds(l2_bounds: object, names: list[str]) -> None:
-    """Refuse what is no mapping from segments of these names.
+def _check_bounds(l2_bounds: object, names: list[str], l2_bound: int, encoding: FixedPoint) -> None:
+    """Refuse what is no mapping from segments of these names, and bounds of another unit.
 
     Raises:
-        ParameterError: with the names that there are.
+        ParameterError: with the names that there are, or both units.
     """
     if not isinstance(l2_bounds, Mapping):
         raise ParameterError(f"l2_bounds is {l2_bounds!r}: pass a mapping, as {{'rest': 100}}")
@@ -176,6 +174,8 @@ def _check_bounds(l2_bounds: object, names: list[str]) -> None:
         raise ParameterError(
             f"l2_bounds names {odd}: the plan's segments are {names}", code="unknown-segment"
         )
+    for bound in (l2_bound, *l2_bounds.values()):
+        check_bound(bound, encoding)
 
 
 def _rings(encoding: FixedPoint, segments: Iterable[TreeSegment]) -> frozenset[int]:
