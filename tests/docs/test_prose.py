@@ -64,7 +64,7 @@ def public_lines() -> dict[str, list[range]]:
     found: dict[str, list[range]] = {}
     for package in PACKAGES:
         module = importlib.import_module(package)
-        for name in dir(module):
+        for name in getattr(module, "__all__", dir(module)):
             one = getattr(module, name)
             own = str(getattr(one, "__module__", "")).startswith("torchfsl")
             if own and (inspect.isclass(one) or inspect.isfunction(one)):
