@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import operator
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import torchfsl
 from scripts.generate.architecture_map import modules
-from torchfsl.faces import homes
+from torchfsl.faces import homes, public
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -104,8 +107,8 @@ def test_a_public_module_says_what_it_is_for_and_has_its_names(name: str) -> Non
     module = getattr(torchfsl, name)
     assert module is importlib.import_module(f"torchfsl.{name}")
     assert inspect.getdoc(module)
-    for public in PUBLIC_MODULES[name]:
-        assert inspect.getdoc(getattr(module, public)), public
+    for shown in PUBLIC_MODULES[name]:
+        assert inspect.getdoc(getattr(module, shown)), shown
 
 
 def test_an_import_of_all_public_names_binds_each() -> None:
@@ -171,3 +174,78 @@ def test_privacy_and_union_are_found_in_the_wing_of_the_two_servers() -> None:
 
     assert inspect.getdoc(privacy)
     assert inspect.getdoc(union.advise_union)
+
+
+# --- wrong arguments ------------------------------------------------------------------------------
+
+API: Any = torchfsl
+RETURNED = {"Error", "Plan", "Receipt", "Round", "RoundResult", "SimulationResult"}
+"""Users get these and do not make them; a plan comes from make_plan or from a peer's text."""
+CALLED = {
+    "optim": ("FTRL", "SGD", "Adam", "LazyAdam", "RowAdagrad", "from_torch"),
+    "policies": ("BinTop", "BlockSample", "Fixed", "RandomK"),
+    "privacy": ("calibrate", "guarantee", "l2_bound", "multiplier"),
+}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(name for name in PUBLIC if name not in RETURNED),
+        *(f"{module}.{name}" for module, names in CALLED.items() for name in names),
+    ],
+)
+def test_an_unknown_argument_of_a_public_name_is_named(path: str) -> None:
+    if path in SERVED:
+        pytest.importorskip("grpc")
+    found, name = operator.attrgetter(path)(torchfsl), path.rpartition(".")[2]
+    given = (1, 2) if name == "Federated" else ()
+    with pytest.raises(TypeError, match=rf"^{name}\(\) has no argument 'nothing_like_it'"):
+        found(*given, nothing_like_it=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: API.simulate(num_rounds=3), "'num_rounds'; did you mean 'rounds'?"),
+        (lambda: API.privacy.calibrate(eps=8.0), "'eps'; did you mean 'epsilon'?"),
+        (lambda: API.Federated.round(None, None, batch=[]), "did you mean 'batches'?"),
+        (lambda: API.LocalServers.round(None, client=()), "did you mean 'clients'?"),
+        (
+            lambda: API.Federated(max_client=3),
+            "expected Federated(model, optimizer), got no model and no optimizer",
+        ),
+        (
+            lambda: API.privacy.l2_bound(1.0),
+            "expected l2_bound(encoding, norm), got no norm",
+        ),
+        (
+            lambda: API.simulate(1, [], print),
+            "expected simulate(fed, clients, train, rounds=...), got no rounds",
+        ),
+        (
+            lambda: API.optim.RowAdagrad(1.0, 0.9),
+            "expected RowAdagrad(lr, eps=...), got too many positional arguments",
+        ),
+    ],
+)
+def test_a_call_that_does_not_fit_says_how_to_call(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value).endswith(said)
+
+
+def test_a_type_error_inside_a_public_function_is_as_it_was() -> None:
+    @public
+    def inner(number: int) -> int:
+        return number + "1"  # type: ignore[operator]
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        inner(1)
+
+
+def test_a_long_unknown_name_is_cut() -> None:
+    """A peer's plan may have it."""
+    with pytest.raises(TypeError) as caught:
+        API.FixedPoint(**{"x" * 10_000: 1})
+    assert len(str(caught.value)) < 200

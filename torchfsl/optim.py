@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchfsl.faces import public
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.server_optimizers import ServerOptimizer
 
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 
+@public
 def SGD(
     lr: float = 1.0, *, momentum: float = 0.0, lr_decay: float = 1.0, lr_decay_rounds: int = 10
 ) -> OptimizerSettings:
@@ -43,6 +45,7 @@ def SGD(
     )
 
 
+@public
 def Adam(
     lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
 ) -> OptimizerSettings:
@@ -59,6 +62,7 @@ def Adam(
     return OptimizerSettings("adam", lr=lr, beta1=betas[0], beta2=betas[1], eps=eps)
 
 
+@public
 def LazyAdam(
     lr: float = 1e-3,
     *,
@@ -79,6 +83,7 @@ def LazyAdam(
     )
 
 
+@public
 def FTRL(
     lr: float = 0.1, *, beta: float = 1.0, l1: float = 0.0, l2: float = 0.0
 ) -> OptimizerSettings:
@@ -96,6 +101,7 @@ def FTRL(
     return OptimizerSettings("ftrl", lr=lr, beta=beta, l1=l1, l2=l2)
 
 
+@public
 def RowAdagrad(lr: float = 0.1, *, eps: float = 1e-8) -> OptimizerSettings:
     """Adagrad with one sum of squares per row.
 
@@ -123,6 +129,7 @@ class FromTorch:
         return built
 
 
+@public
 def from_torch(make: Callable[[list[Any]], Any]) -> FromTorch:
     """An optimizer of torch, for servers in this process.
 

@@ -33,7 +33,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import run_round
 from torchfsl.fsl.server.server import Server
-from torchfsl.submodel.plan import MAX_BOUND
+from torchfsl.submodel.norm_bound import MAX_BOUND
 from torchfsl.submodel.segments import TensorSpec
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate

@@ -92,3 +92,17 @@ def test_a_fifth_report_costs_what_the_page_says() -> None:
     assert math.isclose(epsilon_of(plan, allowed), 8, abs_tol=0.01)
     apart, beside = epsilon_of(plan, [*allowed, 88]), epsilon_of(plan, [*allowed, 67])
     assert told.groups() == (f"{apart:.1f}", f"{beside:.1f}")
+
+
+def test_the_accuracy_at_each_epsilon_is_that_of_the_results() -> None:
+    results = (Path(__file__).resolve().parents[2] / "docs/results/recommenders.md").read_text()
+    (table,) = re.findall(r"<!-- privacy: begin -->(.*?)<!--", results, re.DOTALL)
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    told = re.search(
+        r"has AUC ([\d.]+) without noise, ([\d.]+) at epsilon 8 and ([\d.]+) at epsilon 2", PAGE
+    )
+    assert told is not None
+    for epsilon, reports, figure in zip(("none", "8", "2"), "448", told.groups(), strict=True):
+        (first, *_) = (row[7] for row in rows if row[:2] == [epsilon, reports])
+        found = [float(auc) for auc in re.findall(r"([\d.]+) \(\d\)", first)]
+        assert f"{sum(found) / len(found):.3f}" == figure

@@ -64,12 +64,12 @@ def public_lines() -> dict[str, list[range]]:
     found: dict[str, list[range]] = {}
     for package in PACKAGES:
         module = importlib.import_module(package)
-        for name in dir(module):
+        for name in getattr(module, "__all__", dir(module)):
             one = getattr(module, name)
             own = str(getattr(one, "__module__", "")).startswith("torchfsl")
             if own and (inspect.isclass(one) or inspect.isfunction(one)):
                 lines, start = inspect.getsourcelines(one)
-                file = Path(str(inspect.getsourcefile(one))).relative_to(prose.ROOT)
+                file = Path(str(inspect.getsourcefile(inspect.unwrap(one)))).relative_to(prose.ROOT)
                 found.setdefault(str(file), []).append(range(start, start + len(lines)))
     return found
 

@@ -219,3 +219,70 @@ def test_the_dry_pass_leaves_random_generators_as_they_are() -> None:
     before = torch.get_rng_state()
     fed.rows_of(loader)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- one batch in place of a list of batches, and ids that no table has ---------------------------
+
+
+def bag() -> tuple[Any, Any]:
+    model = nn.Sequential(nn.EmbeddingBag(WORDS, 4), nn.Linear(4, 1), nn.Flatten(0))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def train(batch: Any) -> float:
+        words, labels = batch
+        optimizer.zero_grad()
+        loss = functional.mse_loss(model(words), labels)
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    return torchfsl.Federated(model, optimizer, max_clients=3), train
+
+
+PAIR = torch.arange(8).reshape(2, 4), torch.zeros(2)
+ONE = {
+    "tuple": (PAIR, "expected a list of batches, got one batch, a tuple of 2 tensors: put it into"),
+    "mapping": ({"input": PAIR[0]}, "expected a list of batches, got one batch, a dict: put it"),
+    "list": (list(PAIR), "got a list of 2 tensors, which the model does not take one by one"),
+}
+
+
+@pytest.mark.parametrize("kind", ONE)
+def test_one_batch_in_place_of_a_list_is_named(kind: str) -> None:
+    fed, _ = bag()
+    given, said = ONE[kind]
+    fed.make_plan(rows_per_client=20, above_break_even="keep")
+    servers = fed.local_servers()
+    with (
+        pytest.raises(ParameterError, match=said),
+        servers.round(),
+        fed.round(servers, 0, batches=given),
+    ):
+        pass
+    with pytest.raises(ParameterError, match=said):
+        fed.rows_of(given)
+    assert fed.rows_of([given])["0.weight"].tolist() == list(range(8))
+
+
+def test_data_of_one_batch_is_named_by_simulate_and_its_remedy_works() -> None:
+    fed, train = bag()
+    clients = [PAIR] * 3
+    with pytest.raises(ParameterError, match=r"lambda data: \[data\].*got one batch, a tuple"):
+        torchfsl.simulate(fed, clients, train, rounds=1, progress=False)
+    result = torchfsl.simulate(
+        fed, clients, train, rounds=1, progress=False, batches=lambda data: [data]
+    )
+    assert result.column("matches_plain") == [True]
+
+
+@pytest.mark.parametrize("odd", [-1, WORDS])
+def test_an_id_that_the_table_does_not_have_is_named(odd: int) -> None:
+    fed, train = bag()
+    words = torch.tensor([[3, odd, 5, 7]])
+    said = rf"0\.weight: id {odd} lies outside \[0, 300\): number the rows from 0"
+    with pytest.raises(ParameterError, match=said):
+        fed.rows_of([(words, PAIR[1])])
+    with pytest.raises(ParameterError, match=said):
+        fed.row_counts([{"0": words}])
+    with pytest.raises(ParameterError, match=said):
+        torchfsl.simulate(fed, [[(words, PAIR[1])]] * 3, train, rounds=1, progress=False)

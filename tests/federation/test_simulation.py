@@ -438,3 +438,28 @@ def test_policies_with_a_budget_of_their_own_need_no_rows(rows: Any) -> None:
         torchfsl.Federated(model, opt, rows=rows), range(4), train, rounds=1, progress=False
     )
     assert result.rounds[0].matches_plain
+
+
+def test_an_unknown_column_is_refused_with_the_nearest_ones() -> None:
+    result, _ = run(1, evaluate=lambda: {"accuracy": 0.5})
+    assert result.column("accuracy") == [0.5]
+    with pytest.raises(ParameterError, match=r"no round has a column 'acc': .*\baccuracy\b"):
+        result.column("acc")
+    with pytest.raises(ParameterError, match=r"'zzz': choose one of accuracy, clients, "):
+        result.column("zzz")
+
+
+def test_warnings_name_the_line_of_the_user() -> None:
+    _, fed, train = setup()
+    options: Any = {"rounds": 1, "rows": rows_of, "progress": False}
+    with pytest.warns(UserWarning, match="weight= changes the average") as caught:
+        torchfsl.simulate(fed, DATA, train, weight=lambda data: 1, **options)
+    with pytest.warns(UserWarning, match="is in another Federated") as again:
+        torchfsl.Federated(fed.model, fed.hooks.optimizers)
+    assert {one.filename for one in [*caught, *again]} == {__file__}
+
+
+def test_a_line_of_a_round_says_that_bytes_are_per_client() -> None:
+    result, _ = run(1)
+    sent = result.rounds[0].upload_bytes / 1e3
+    assert f"up {sent:.1f} kB per client  down " in str(result.rounds[0])

@@ -261,7 +261,9 @@ def test_explain_says_what_a_plan_costs() -> None:
         predicted.client_aes_blocks,
         predicted.server_memory_bytes,
     ):
-        assert f"{number} " in text
+        assert f"{number:,} " in text
     later = predict(session_plan())
     assert later.later_upload_bytes < later.upload_bytes
-    assert f"{later.later_upload_bytes} " in explain(session_plan())
+    assert f"{later.later_upload_bytes:,} " in explain(session_plan())
+    assert "each client, per round: uploads" in text
+    assert "each server, per round: computes" in text

@@ -199,7 +199,7 @@ def test_the_explanation_gives_the_bytes_of_every_segment_and_of_a_client() -> N
     )
     text = explain(plan)
     assert len({len(line) for line in text.splitlines()[:3]}) == 1
-    assert f"uploads {client_bytes(plan)} bytes" in text
+    assert f"uploads {client_bytes(plan):,} bytes" in text
     first = plan.segments[0]
     row = text.splitlines()[1].split()
     assert row[:3] == ["s", "scalars", "dpf"]

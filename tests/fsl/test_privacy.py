@@ -557,7 +557,7 @@ def test_explain_states_both_epsilons_the_limits_and_what_is_not_covered() -> No
     said = privacy.calibrate(room_plan(), epsilon=8.0, delta=1e-6, **MANY).explain()
     assert "epsilon 8.00 at delta 1e-06 against either server if the other adds its noise" in said
     assert "8.00 against everybody else" in said
-    assert "with other data: 18.65" in said
+    assert "sends other data, epsilon against either server is 18.65" in said
     assert "At most 8 reports each, 11 rounds apart; both servers refuse more." in said
     assert "one person with several numbers" in said
     assert "Protects" not in room_plan().explain()

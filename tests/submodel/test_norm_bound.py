@@ -136,3 +136,17 @@ def test_four_squares_add_up_to_every_number() -> None:
         assert sum(x * x for x in found) == number
         assert list(found) == sorted(found, reverse=True)
         assert found[3] >= 0
+
+
+def test_a_plan_refuses_a_bound_that_was_computed_in_another_unit() -> None:
+    """16 units of 2**-12 would be 16 units of 2**-16 without a word."""
+    plan = make_plan(make_segment("bias", "dense", (50,)), encoding=FixedPoint(32, 16, 4.0))
+    same = norm_bound.l2_bound(FixedPoint(48, 16, 1.0), 1.0)
+    assert dataclasses.replace(plan, l2_bound=same).l2_bound == 1 << 16
+    other = norm_bound.l2_bound(FixedPoint(32, 12, 4.0), 1.0)
+    with raises(ParameterError, "encodings-differ") as caught:
+        dataclasses.replace(plan, l2_bound=other)
+    assert "l2_bound is for frac_bits=12, and the plan's encoding has frac_bits=16" in str(
+        caught.value
+    )
+    assert dataclasses.replace(plan, l2_bound=int(other)).l2_bound == 1 << 12  # as it is written

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from torchfsl.crypto import kdf
 from torchfsl.errors import ParameterError, refuse, whole_numbers
+from torchfsl.faces import public
 from torchfsl.kernels import ring
 
 Rounding = Literal["nearest", "stochastic"]
@@ -49,6 +50,7 @@ class ClipReport:
         )
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class FixedPoint:
     """Public encoding parameters; part of the plan.

@@ -52,8 +52,9 @@ def warn_of_nothing(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
     if num_steps or any(np.any(part.values) for part in raw.values()):
         return
     warnings.warn(
-        "no optimizer of torchfsl.Federated took a step in this block, so this report adds zeros: "
-        "train the model and optimizer that Federated was given. Without batches this is expected.",
+        "no step() of Federated's optimizer ran in this block, so this client's report adds zeros: "
+        "call optimizer.step() in the block, and not that of a copy. A client without batches may "
+        "ignore this.",
         stacklevel=5,
     )
 

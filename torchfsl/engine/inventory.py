@@ -319,8 +319,11 @@ def _fixed_tables(fixed: Fixed, tables: list[Table]) -> list[str]:
     else:
         names = [table.name for table in tables]
     for table in tables:
-        if any(i >= table.num_rows for i in fixed.ids(table.name)):
-            raise ParameterError(f"{table.name}: Fixed ids must lie in [0, {table.num_rows})")
+        ids, last = fixed.ids(table.name), table.num_rows
+        if ids.numel() and int(ids[-1]) >= last:
+            raise ParameterError(
+                f"{table.name}: Fixed ids must lie in [0, {last}), got {int(ids[-1])}"
+            )
     return names
 
 

@@ -70,12 +70,24 @@ def by_table(
             raise ParameterError(_unknown(name, known))
         table = names[name]
         flat = _flat_ids(table.name, given)
-        if flat.numel() and (int(flat.min()) < 0 or int(flat.max()) >= table.num_rows):
-            raise ParameterError(
-                f"rows= for {table.name}: an id lies outside [0, {table.num_rows})"
-            )
+        _check_ids(f"rows= for {table.name}", table, flat)
         ids[table.name] = flat[flat != table.padding]
     return ids
+
+
+def _check_ids(what: str, table: Table, ids: torch.Tensor, *, looked_up: bool = False) -> None:
+    """Refuse ids that no row of a table has.
+
+    Raises:
+        ParameterError: with the first of them; the client reads it, and no server does.
+    """
+    odd = ids[(ids < 0) | (ids >= table.num_rows)]
+    if odd.numel():
+        raise ParameterError(
+            f"{what}: id {int(odd[0])} lies outside [0, {table.num_rows}): number the rows from "
+            "0, and drop ids that the table does not have",
+            code="row-out-of-range" if looked_up else "parameter",
+        )
 
 
 def _unknown(name: object, known: list[Table]) -> str:
@@ -181,7 +193,7 @@ def find_rows(
     seen: dict[str, list[torch.Tensor]] = {table.name: [] for table in tables}
     hooks = [
         module.register_forward_pre_hook(
-            _noting(table.name, seen[table.name], held.get(table.name)), with_kwargs=True
+            _noting(table, seen[table.name], held.get(table.name)), with_kwargs=True
         )
         for table in tables
         for module in table.modules
@@ -193,8 +205,7 @@ def find_rows(
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     try:
         with torch.no_grad(), torch.random.fork_rng(devices):
-            for batch in batches:
-                _run(model, batch, call)
+            _run_all(model, batches, call)
     finally:
         buffers.restore()
         for module, mode in modes:
@@ -210,30 +221,47 @@ def find_rows(
 
 
 def check_batches(batches: object) -> None:
-    """Refuse what can be read once only.
+    """Refuse what can be read once only, and one batch in place of several.
 
     Raises:
-        ParameterError: it is an iterator, a generator for example.
+        ParameterError: it is an iterator, a generator for example, a tuple of tensors or a mapping.
     """
     if isinstance(batches, Iterator):
         raise ParameterError(
             "batches is an iterator, which the pass that finds its rows would use up: pass a list "
             "or a DataLoader, batches=list(batches)"
         )
+    what = f"a {type(batches).__name__}"
+    if isinstance(batches, tuple) and len(batches) > 1 and _are_tensors(batches):
+        what = f"a tuple of {len(batches)} tensors"
+    elif not isinstance(batches, Mapping):
+        return
+    raise ParameterError(
+        f"expected a list of batches, got one batch, {what}: put it into a list, [batch]"
+    )
 
 
-def _noting(name: str, seen: list[torch.Tensor], held: torch.Tensor | None) -> Callable[..., Any]:
+def _are_tensors(batches: Any) -> bool:
+    return all(isinstance(part, torch.Tensor) for part in batches)
+
+
+def _noting(
+    table: Table, seen: list[torch.Tensor], held: torch.Tensor | None
+) -> Callable[..., Any]:
     """A hook that notes ids, and replaces those of absent rows by one that is held."""
 
     def note(module: nn.Module, args: Any, kwargs: Any) -> Any:
         ids = args[0] if args else kwargs["input"]
         if not isinstance(ids, torch.Tensor):
             raise ParameterError(
-                f"batches: {name} is looked up with a {type(ids).__name__}: pass batches of "
+                f"batches: {table.name} is looked up with a {type(ids).__name__}: pass batches of "
                 "tensors, torch.from_numpy(array) of an array"
             )
         flat = ids.values() if ids.is_nested else ids
-        seen.append(torch.unique(flat.detach()).cpu().to(torch.int64))
+        found = torch.unique(flat.detach()).cpu().to(torch.int64)
+        if not flat.is_floating_point():  # of labels, which torch refuses
+            _check_ids(f"batches: {table.name}", table, found, looked_up=True)
+        seen.append(found)
         if held is None or not held.numel() or ids.is_nested:
             return None
         padding = getattr(module, "padding_idx", None)
@@ -243,6 +271,21 @@ def _noting(name: str, seen: list[torch.Tensor], held: torch.Tensor | None) -> C
         return ((ids, *args[1:]), kwargs) if args else (args, {**kwargs, "input": ids})
 
     return note
+
+
+def _run_all(model: nn.Module, batches: Iterable[Any], call: Call | None) -> None:
+    try:
+        for batch in batches:
+            _run(model, batch, call)
+    except ParameterError:
+        raise
+    except Exception as error:
+        if not isinstance(batches, list) or len(batches) < 2 or not _are_tensors(batches):
+            raise
+        raise ParameterError(
+            f"expected a list of batches, got a list of {len(batches)} tensors, which the model "
+            f"does not take one by one ({error!s:.60}): if they are one batch, pass [batch]"
+        ) from error
 
 
 def _run(model: nn.Module, batch: Any, call: Call | None) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from torchfsl.errors import ParameterError
+from torchfsl.faces import public
 from torchfsl.submodel.budgets import budget, check_amount, check_block
 from torchfsl.submodel.segments import Policy
 
@@ -57,6 +58,7 @@ def _kth_largest(values: torch.Tensor, k: int) -> torch.Tensor:
     return torch.topk(values, k, sorted=False).values.amin()
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Dense:
     """Send every value, as additive shares. Nothing is left out, so there is no residual."""
@@ -95,6 +97,7 @@ class _Share:
         return budget(self.amount, m)
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class TopK(_Share):
     """Send the scalars of largest magnitude.
@@ -123,6 +126,7 @@ class TopK(_Share):
         return top(scores[:, 0] if scores.shape[1] == 1 else scores.sum(dim=1), k)
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class BlockTopK(_Share):
     """Send the blocks of `block` contiguous values with the largest L1 norm.
@@ -154,6 +158,7 @@ class BlockTopK(_Share):
         return top(totals.abs().sum(dim=1), k)
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class BinTop(_Share):
     """Send the largest value, or block, of each public bin.
@@ -192,6 +197,7 @@ class BinTop(_Share):
         return members.gather(1, best).flatten().sort().values
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class RandomK(_Share):
     """Send positions drawn afresh each round from a public seed, the same for every client.
@@ -240,6 +246,7 @@ class RandomK(_Share):
         return self.positions(totals.shape[0], k, round_number).to(totals.device)
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class BlockSample(_Share):
     """Send a block of each of k equal stretches, drawn in secret, times the stretch's blocks.
@@ -260,6 +267,7 @@ class BlockSample(_Share):
     error_feedback: ClassVar[bool] = False
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Fixed:
     """Send the same positions every round: a fixed submodel.
@@ -308,7 +316,7 @@ class Fixed:
         """
         ids = self.ids()
         if ids.numel() == 0 or int(ids[-1]) >= m:
-            raise ParameterError(f"Fixed positions must lie in [0, {m})")
+            raise ParameterError(f"Fixed positions must lie in [0, {m}), got {ids[-1:].tolist()}")
         return ids.numel()
 
     def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
@@ -335,6 +343,7 @@ RowChoice = TopK | RandomK | Fixed
 """The types of `choose` in `Rows`."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Embedding rows as units ("mega-elements"): a row is sent in full or not at all.

@@ -12,6 +12,7 @@ from torchfsl.engine.inventory import Inventory
 from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.watch.table import TableWatch
 from torchfsl.errors import expect_a
+from torchfsl.faces import outside
 from torchfsl.submodel.plan import SubmodelPlan
 
 
@@ -54,7 +55,7 @@ def warn_at_attach(model: nn.Module, inventory: Inventory, *, hooked: bool) -> N
         warnings.warn(
             f"this {type(model).__name__} is in another Federated, and each takes its updates: "
             "call detach() on the other one if only one is meant",
-            stacklevel=4,
+            stacklevel=outside(),
         )
     for name in inventory.hidden_lookups:
         tables = [t.name.removesuffix(".weight") for t in inventory.all_tables]
@@ -62,14 +63,14 @@ def warn_at_attach(model: nn.Module, inventory: Inventory, *, hooked: bool) -> N
         warnings.warn(
             f"{name} is sent dense: its class has a separate forward, which does not read exactly "
             f"the rows that it is given. If it does, name it: rows=torchfsl.Rows(tables={named})",
-            stacklevel=4,
+            stacklevel=outside(),
         )
     for name in inventory.untrained_tables:
         warnings.warn(
             f"{name} requires gradients, but no optimizer of Federated has it: it is not trained "
             "or sent: pass all optimizers, torchfsl.Federated(model, [a, b]), or set "
             "requires_grad=False",
-            stacklevel=4,
+            stacklevel=outside(),
         )
 
 
@@ -119,8 +120,8 @@ def explain_memory(
         row = 2 * (own + _RESIDUAL_BYTES) + max(8, own // 2)
         owes = rows is not None and rows.error_feedback
         lines.append(
-            f"{segment.name}: at most {row} bytes a touched row"
-            + (f", {segment.tau * _RESIDUAL_BYTES + 9} a row in the residual" if owes else "")
+            f"{segment.name}: at most {row} bytes per touched row"
+            + (f", {segment.tau * _RESIDUAL_BYTES + 9} per row in the residual" if owes else "")
         )
     values = sum(p.numel() for p in inventory.rest.values())
     size = sum(p.nbytes for p in inventory.rest.values())

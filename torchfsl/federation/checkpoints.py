@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torchfsl.errors import ParameterError
+from torchfsl.faces import outside
 from torchfsl.federation.federated import Federated
 from torchfsl.federation.local_servers import LocalServers
 from torchfsl.federation.planning import LANES
@@ -68,7 +69,7 @@ def keep(
             warnings.warn(
                 f"the checkpoint could not be written to {save} ({error}): the result's "
                 "checkpoint holds it",
-                stacklevel=5,
+                stacklevel=outside(),
             )
 
 

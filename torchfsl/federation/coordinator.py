@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.faces import public
 from torchfsl.federation.federated import Federated
 from torchfsl.federation.results import RoundResult
 from torchfsl.fsl.costs import predict
@@ -39,6 +40,7 @@ _LOG_SECONDS: Final = 30.0
 _NEXT: Final = "run_round(), or this program started again, opens the next round"
 
 
+@public
 class Coordinator(Closing):
     """Starts a task on two servers and runs its rounds.
 
@@ -250,7 +252,10 @@ def for_two_servers(
     plan = fed.plan
     chosen = fed.default_optimizer() if server_optimizer is None else server_optimizer
     if not isinstance(plan, Plan):
-        raise ParameterError(f"two servers run plans of fsl, got a {type(plan).__name__}")
+        raise ParameterError(
+            "running servers need a torchfsl.Plan, as fed.make_plan() makes it, got a "
+            f"{type(plan).__name__}"
+        )
     if not isinstance(chosen, OptimizerSettings):
         raise ParameterError(
             "running servers do not load torch: choose torchfsl.optim.SGD, Adam, LazyAdam, "

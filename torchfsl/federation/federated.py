@@ -32,6 +32,7 @@ from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
 from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.faces import public
 from torchfsl.federation.local_servers import Kind, LocalServers, OptimizerMaker, make_servers
 from torchfsl.federation.planning import (
     Average,
@@ -76,6 +77,7 @@ class Servers(Protocol):
         """Take note of a round whose update was sent."""
 
 
+@public
 class Federated:
     """A torch model that clients train together. Model, optimizer and loop stay as they are.
 
@@ -492,5 +494,5 @@ class Federated:
         """`plan.explain(**options)`, the servers' step, and what rounds keep at a client."""
         memory, step = self.hooks.explain_memory(self.plan), self.default_optimizer()
         own = f"servers step by SGD({step.lr:g}, momentum={step.momentum:g}) unless told otherwise"
-        head = "memory of a client, next to its model:"
+        head = "memory of a client in a round, in addition to its model:"
         return "\n".join([self.plan.explain(**options), own, head, *memory])

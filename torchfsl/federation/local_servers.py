@@ -16,6 +16,7 @@ import torch
 
 from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError, ProtocolError, expect_able
+from torchfsl.faces import public
 from torchfsl.federation.privacy_state import PrivacyState
 from torchfsl.federation.results import RoundResult, mean_loss
 from torchfsl.fsl.in_process import TwoServers
@@ -44,6 +45,7 @@ class OptimizerMaker(Protocol):
         """A new optimizer; each server has its own."""
 
 
+@public
 class LocalServers:
     """All servers of a task, in this process. Made by `Federated.local_servers`.
 
@@ -156,7 +158,10 @@ class LocalServers:
         if self._open is not None:
             raise ProtocolError("a round is open: load the state before it or after")
         if not isinstance(state, Mapping) or {"number", "model", "optimizer"} - {*state}:
-            raise ParameterError("expected what servers.state_dict() returned")
+            raise ParameterError(
+                f"expected what servers.state_dict() returned, got another {type(state).__name__}: "
+                "fed.state_dict() has its own fed.load_state_dict()"
+            )
         noise = state.get("privacy") or {}
         if noise and state.get("plan", self.plan.digest.hex()) != self.plan.digest.hex():
             raise ParameterError(

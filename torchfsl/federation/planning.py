@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Literal, get_args
 
 from torchfsl.engine.choosing import block_bound
@@ -17,6 +16,7 @@ from torchfsl.engine.policies import BlockSample
 from torchfsl.engine.settings import Settings, rest_policy_of
 from torchfsl.engine.specs import check_fixed, segment_specs
 from torchfsl.errors import ParameterError, whole_numbers
+from torchfsl.faces import outside, unknown_argument
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.privacy import lacks_its_noise
@@ -122,7 +122,7 @@ class Planner:
             warnings.warn(
                 "the new plan adds no noise, and the plan before it did: assign the result of "
                 "privacy.calibrate() again, as fed.plan = privacy.calibrate(fed.plan, ...)",
-                stacklevel=4,
+                stacklevel=outside(),
             )
         self.plan = plan
 
@@ -132,7 +132,7 @@ class Planner:
             warnings.warn(
                 "these rounds add no noise: privacy.calibrate() returned a new plan, which "
                 "Federated does not use. Write fed.plan = privacy.calibrate(fed.plan, ...)",
-                stacklevel=3,
+                stacklevel=outside(),
             )
 
     @property
@@ -206,23 +206,20 @@ def check_average(average: object, options: Mapping[str, Any]) -> None:
         )
 
 
-def check_options(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_options(function: str, given: Iterable[str], known: Collection[str]) -> None:
     """Refuse arguments that no plan has.
 
     Raises:
         TypeError: naming the first one and the nearest that there is.
     """
-    known = sorted(known)
     for name in given:
+        if name in ("epsilon", "delta"):
+            raise TypeError(
+                f"{function}() has no argument {name!r}: plan with l2_bound, then write fed.plan = "
+                "torchfsl.privacy.calibrate(fed.plan, epsilon=8.0, delta=1e-6, rounds=100)"
+            )
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; it takes {', '.join(known)}"
-            if name in ("epsilon", "delta"):
-                hint = (
-                    ": plan with l2_bound, then write fed.plan = "
-                    "torchfsl.privacy.calibrate(fed.plan, epsilon=8.0, delta=1e-6, rounds=100)"
-                )
-            raise TypeError(f"{function}() has no argument {name!r}{hint}")
+            raise TypeError(unknown_argument(function, name, known))
 
 
 def settings_from(

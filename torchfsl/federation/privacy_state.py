@@ -56,12 +56,16 @@ class PrivacyState:
         """
         if self._parties and "reports" not in state:
             raise ParameterError(
-                "the privacy budget that these rounds have spent is unknown: start another task",
+                "the state does not say how often clients have reported, so what is left of the "
+                "privacy budget is unknown: make a new Federated, which has its own budget",
                 code="state-refused",
             )
         shapes = {f"noise{n}": noise.slots.shape for n, noise in enumerate(self._noises)}
         if any(name not in state or state[name].shape != shape for name, shape in shapes.items()):
-            raise ParameterError("the noise is of another plan", code="state-refused")
+            raise ParameterError(
+                "the state holds the noise of another plan: set fed.plan to the plan of that state",
+                code="state-refused",
+            )
         for party in self._parties:
             party.rounds_opened = int(state["opened"])
             clients, counts, last = (row.tolist() for row in state["reports"])

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError
+from torchfsl.faces import public
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.plan import Plan
@@ -31,6 +32,7 @@ from torchfsl.service.net.channels import TlsFiles
 log = logging.getLogger(__name__)
 
 
+@public
 class RemoteServers(Closing):
     """Two running servers, as one client sees them. Made by `connect`.
 
@@ -128,6 +130,7 @@ class RemoteServers(Closing):
         return bool(self.plan.max_rounds) and self.rounds_applied >= self.plan.max_rounds
 
 
+@public
 def connect(
     urls: Sequence[str],
     *,

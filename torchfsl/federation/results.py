@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import math
 from collections.abc import Mapping
@@ -61,8 +62,8 @@ class RoundResult:
         if self.matches_plain is not None:
             parts.append(f"matches plain {self.matches_plain}")
         parts += [
-            f"up {self.upload_bytes / 1e3:.1f} kB",
-            f"down {self.download_bytes / 1e3:.1f} kB",
+            f"up {self.upload_bytes / 1e3:.1f} kB per client",
+            f"down {self.download_bytes / 1e3:.1f} kB per client",
         ]
         parts += [f"{name} scaled by {left:.3g}" for name, left in self.scaled.items()]
         return "  ".join([*parts, *(f"{k} {v:.4f}" for k, v in self.metrics.items())])
@@ -138,10 +139,22 @@ class SimulationResult:
 
         Args:
             name: of a field of `RoundResult`, or of a metric.
+
+        Raises:
+            ParameterError: no round has it; the message names the nearest ones.
         """
-        if name in RoundResult.__dataclass_fields__:
+        fields = RoundResult.__dataclass_fields__
+        if name in fields:
             return [getattr(one, name) for one in self.rounds]
-        return [one.metrics[name] for one in self.rounds if name in one.metrics]
+        found = [one.metrics[name] for one in self.rounds if name in one.metrics]
+        if self.rounds and not found:
+            known = sorted({*fields, *(metric for one in self.rounds for metric in one.metrics)})
+            near = difflib.get_close_matches(name, known, 3, 0.4) or known
+            raise ParameterError(
+                f"no round has a column {name!r}: choose one of {', '.join(near)}",
+                code="unknown-option",
+            )
+        return found
 
     def to_frame(self) -> Any:
         """A pandas.DataFrame of one row for each round: its numbers and metrics.

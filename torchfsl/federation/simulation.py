@@ -23,6 +23,7 @@ from torchfsl.crypto import kdf
 from torchfsl.engine.lookups import RowIds, by_table
 from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError, as_number, expect_a, expect_able
+from torchfsl.faces import outside, public
 from torchfsl.federation.checkpoints import checkpoint_of, go_on, keep, take_plan
 from torchfsl.federation.federated import Federated
 from torchfsl.federation.local_servers import Kind, LocalServers, OptimizerMaker
@@ -38,6 +39,7 @@ Sampler = Callable[[int, Sequence[int], np.random.Generator], Sequence[int]]
 OptimizerState = Literal["fresh", "own"]
 
 
+@public
 def simulate(
     fed: Federated,
     clients: Sequence[Data] | Mapping[int, Data],
@@ -180,7 +182,7 @@ class _Simulation(Generic[Data]):
                 f"min_clients = {least} is lowered to {most}, the clients of a round"
                 + ", so servers see a single client's update" * (most == 1)
                 + f": simulate {least} clients or more",
-                stacklevel=3,
+                stacklevel=outside(),
             )
         if self.fed.planner.needs_rows:
             asked = [self.ids_of(one) for one in self.data.values()]
@@ -204,7 +206,7 @@ class _Simulation(Generic[Data]):
                 "weight= changes the average from 'clients' to 'weight', under which servers learn "
                 "sums of weights and step by SGD(1) by default. To ask for it, pass "
                 f"average='weight', max_weight={most} to Federated",
-                stacklevel=4,
+                stacklevel=outside(),
             )
         return {"average": "weight", "max_weight": most}
 
@@ -212,19 +214,21 @@ class _Simulation(Generic[Data]):
         """The rows that a client fetches."""
         if self.rows is not None:
             return by_table(self.rows(data), self.fed.hooks.inventory.all_tables, [])
+        given = data if self.batches is None else self.batches(data)
         try:
-            return self.fed.rows_of(data if self.batches is None else self.batches(data))  # type: ignore[arg-type]
+            return self.fed.rows_of(given)  # type: ignore[arg-type]
         except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
-            if isinstance(error, IndexError) or "index_size" in str(error):  # of an EmbeddingBag
+            if isinstance(error, IndexError) or "index_size" in str(error):  # of a frozen table
                 raise ParameterError(
                     "the data of a client has an id outside its table: number the items from 0 to "
                     f"num_embeddings - 1, and drop unknown ones ({error})"
                 ) from error
-            if self.batches is not None:
+            if self.batches is not None or getattr(error, "code", "") == "row-out-of-range":
                 raise
             raise ParameterError(
                 "the data of a client is not a list of batches that the model takes: pass "
-                f"batches=, a function from a client's data to its batches ({error})"
+                "batches=, a function from a client's data to its batches, as lambda data: [data] "
+                f"for one batch ({error})"
             ) from error
 
     @property
@@ -280,7 +284,7 @@ class _Simulation(Generic[Data]):
                 f"{self.refused} reports were refused: the plan allows max_participations = "
                 f"{self.fed.plan.max_participations} at least min_separation = "
                 f"{self.fed.plan.min_separation} rounds apart. sampler='cyclic' keeps both.",
-                stacklevel=3,
+                stacklevel=outside(),
             )
 
     def _warn_of_odd(self, number: int, losses: Mapping[int, float]) -> None:
@@ -291,7 +295,7 @@ class _Simulation(Generic[Data]):
             warnings.warn(
                 f"the loss of client {odd[0]} in round {number} is {losses[odd[0]]}. Mean losses "
                 "leave out such numbers.",
-                stacklevel=4,
+                stacklevel=outside(),
             )
 
 
@@ -338,11 +342,15 @@ def _cohort(given: Any, every: Sequence[int], plan: SubmodelPlan) -> list[int]:
     except TypeError:
         chosen = []
     if not chosen or not set(chosen) <= set(every) or len(set(chosen)) < len(chosen):
-        raise ParameterError(f"the sampler gave {given!r:.80}: give distinct client numbers")
+        raise ParameterError(
+            f"the sampler gave {given!r:.80}: give distinct client numbers, from those that "
+            "simulate() got"
+        )
     if not plan.min_clients <= len(chosen) <= plan.max_clients:
         raise ParameterError(
             f"the sampler gave {len(chosen)} clients, the plan opens rounds of min_clients = "
-            f"{plan.min_clients} to max_clients = {plan.max_clients}: give as many"
+            f"{plan.min_clients} to max_clients = {plan.max_clients}: give a number of clients in "
+            "between"
         )
     return chosen
 
@@ -423,7 +431,9 @@ def _check_arguments(
             f"1..{len(data)}"
         )
     if rounds < 1 or evaluate_every < 1:
-        raise ParameterError("rounds and evaluate_every are at least 1")
+        raise ParameterError(
+            f"rounds is {rounds} and evaluate_every is {evaluate_every}: give at least 1 for both"
+        )
     if state not in ("fresh", "own"):
         raise ParameterError(f"optimizer_state is {state!r}: choose 'fresh' or 'own'")
 

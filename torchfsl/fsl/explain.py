@@ -8,6 +8,7 @@ import math
 from torchfsl.crypto.field128 import ELEMENT_BYTES
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, expect_a, is_real
+from torchfsl.faces import public
 from torchfsl.fsl import advantage, privacy
 from torchfsl.fsl.costs import ServerMemory, memory, predict
 from torchfsl.fsl.noise import noise_values, ring_bytes
@@ -28,6 +29,7 @@ _WORTH_IT = 0.5
 """Another policy is named where it costs less than this share of the chosen one."""
 
 
+@public
 def explain(plan: Plan, *, security: bool = False, delta: float = 1e-6) -> str:
     """The plan as a table, advice below it, and the totals of a client last.
 
@@ -70,29 +72,28 @@ def _costs(plan: Plan) -> list[str]:
     cost = predict(plan)
     later = ""
     if plan.max_epochs > 1:
-        later = f" ({cost.later_upload_bytes} bytes in later rounds of a session)"
+        later = f" ({cost.later_upload_bytes:,} bytes in later rounds of a session)"
     few = ""
     if plan.opens_counts_first:
         few = (
             f"; values that fewer than {plan.min_contributors} clients have sent stay closed, for "
-            f"which the servers exchange {cost.opening_bytes} bytes each to open a round"
+            f"which the servers exchange {cost.opening_bytes:,} bytes each to open a round"
         )
     needs = memory(plan)
     model = sum(t.numel * t.item_bytes for s in plan.segments for t in s.tensors)
     return [
-        f"a client uploads {cost.upload_bytes} bytes a round to both servers together{later} and "
-        f"downloads {cost.download_bytes} bytes; every message has this size whatever it holds",
-        f"a server computes {cost.server_aes_blocks} AES blocks a client and round and holds "
-        f"{cost.server_memory_bytes} bytes for {plan.max_clients} clients; a client computes "
-        f"{cost.client_aes_blocks} blocks{few}",
+        f"each client, per round: uploads {cost.upload_bytes:,} bytes to both servers together"
+        f"{later}, downloads {cost.download_bytes:,} bytes and computes "
+        f"{cost.client_aes_blocks:,} AES blocks, whatever its data",
+        f"each server, per round: computes {cost.server_aes_blocks:,} AES blocks per client{few}",
         *_proven(plan),
         *_grouped(plan),
-        f"memory: beside its model of {model} bytes and its optimizer's state a server holds "
-        f"{needs.tables} bytes of tables for answers, {needs.accumulators} of sums, "
-        f"{needs.permutations} of permutations, {needs.messages} of messages"
-        f"{_for_proofs(needs)}, at most "
-        f"{cost.server_memory_bytes} at once; one process with both servers and a client takes "
-        f"{3 * model + needs.most_of_both} and what Python and torch need",
+        f"memory of each server, in addition to its model of {model:,} bytes and its optimizer's "
+        f"state: at most {cost.server_memory_bytes:,} bytes at once for {plan.max_clients:,} "
+        f"clients. Of its parts, answers take {needs.tables:,} bytes, sums "
+        f"{needs.accumulators:,}, permutations {needs.permutations:,} and messages "
+        f"{needs.messages:,}{_for_proofs(needs)}. One process with both servers and a client, as "
+        f"in simulate(), takes {3 * model + needs.most_of_both:,} bytes besides Python and torch",
     ]
 
 
@@ -144,8 +145,9 @@ def _private(plan: Plan, delta: float) -> list[str]:
     return [
         f"Protects one client number over the whole task: epsilon {found.epsilon_server:.2f} at "
         f"delta {delta:g} against either server if the other adds its noise, and "
-        f"{found.epsilon_public:.2f} against everybody else, compared with zeros sent in the same "
-        f"rounds (with other data: {found.epsilon_replaced:.2f}). explain("
+        f"{found.epsilon_public:.2f} against everybody else. Both compare the run with one in "
+        "which the client sends zeros. Compared with one in which it sends other data, epsilon "
+        f"against either server is {found.epsilon_replaced:.2f}. explain("
         f"delta=...) prints another delta, such as that of calibrate. {limits}",
         "Not hidden: who takes part, and when. Not protected: one person with several numbers; "
         "anybody, if both servers work together or leave out their noise.",
@@ -162,8 +164,8 @@ def _for_proofs(needs: ServerMemory) -> str:
     if not needs.proofs:
         return ""
     return (
-        f", {needs.lifted} of sums over leaves for proofs, {needs.proofs} while they are asked, on "
-        f"{needs.together} cores side by side"
+        f"; proofs take {needs.lifted:,} for sums over leaves, and {needs.proofs:,} while "
+        f"{needs.together} cores check them"
     )
 
 
@@ -193,8 +195,9 @@ def _proven(plan: Plan) -> list[str]:
         what.append("that every count is 0 or 1 and at most k_max of a segment are 1")
     size = statement.public_bytes + statement.private_bytes
     return [
-        f"a client proves to both servers together {' and '.join(what)}, in {size} of these bytes; "
-        f"a server tells the other {ELEMENT_BYTES * statement.said_elements} bytes a client of it"
+        f"a client proves to both servers together {' and '.join(what)}, in {size:,} bytes of its "
+        f"upload; each server sends the other {ELEMENT_BYTES * statement.said_elements} bytes per "
+        "client for it"
     ]
 
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchfsl.errors import ParameterError
+from torchfsl.faces import public
 from torchfsl.fsl import privacy
 from torchfsl.fsl.cuckoo.bounds import is_within_bound
 from torchfsl.fsl.plan.coin import Coins, check_coins
@@ -46,6 +47,7 @@ _LEAST: Final = {"min_clients": 1, "min_contributors": 1, "max_k": 0, "max_round
                  "max_epochs": 0}  # fmt: skip
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientPolicy:
     """Demands on a plan. The defaults protect reports against one malicious server.
@@ -91,30 +93,30 @@ class ClientPolicy:
 
     def __post_init__(self) -> None:
         for name in _FLAGS:
-            if type(getattr(self, name)) is not bool:
+            if type(value := getattr(self, name)) is not bool:
                 raise ParameterError(
-                    f"floor {name} is {getattr(self, name)!r}: true or false", code="invalid-policy"
+                    f"floor {name} is {value!r}: choose true or false", code="invalid-policy"
                 )
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ParameterError(
-                    f"floor {name} is {value!r}: an integer of at least {least}",
+                    f"floor {name} is {value!r}: give a whole number from {least}",
                     code="invalid-policy",
                 )
         if type(self.noise_multiplier) is not float or not 0 <= self.noise_multiplier < 1 << 40:
             raise ParameterError(
-                f"floor noise_multiplier is {self.noise_multiplier!r}: a float, not negative",
+                f"floor noise_multiplier is {self.noise_multiplier!r}: give a float from 0, as 0.5",
                 code="invalid-policy",
             )
         if type(self.max_epsilon) is not float or not 0 <= self.max_epsilon <= _MOST_EPSILON:
             raise ParameterError(
-                f"floor max_epsilon is {self.max_epsilon!r}: a float up to {_MOST_EPSILON:g}, or 0",
+                f"floor max_epsilon is {self.max_epsilon!r}: give 0.0, or up to {_MOST_EPSILON:g}",
                 code="invalid-policy",
             )
         if type(self.max_delta) is not float or not 0 < self.max_delta < 1:
             raise ParameterError(
-                f"floor max_delta is {self.max_delta!r}: a float between 0 and 1",
+                f"floor max_delta is {self.max_delta!r}: give a float between 0 and 1, as 1e-6",
                 code="invalid-policy",
             )
         if not self.lanes or not set(self.lanes) <= set(LANES):
@@ -126,7 +128,7 @@ class ClientPolicy:
         for name, keys in (("auditors", "keys, of the auditors"), ("authorities", "digests,")):
             if len(getattr(self, name)) not in (0, 2):
                 raise ParameterError(
-                    f"floor {name} has two {keys} of server 0 and of server 1",
+                    f"floor {name}: give two {keys} of server 0 and of server 1, or none",
                     code="invalid-policy",
                 )
 
@@ -153,7 +155,7 @@ class ClientPolicy:
             listed = kinds[name] is tuple
             if listed and not (isinstance(value, list) and all(type(v) is str for v in value)):
                 raise ParameterError(
-                    f"floor {name} is {value!r}: a list of strings", code="invalid-policy"
+                    f"floor {name} is {value!r}: give a list of strings", code="invalid-policy"
                 )
             given[name] = tuple(value) if listed else value
             if kinds[name] is float and type(value) is int:

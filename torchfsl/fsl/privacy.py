@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, expect_a, is_real, whole_numbers
+from torchfsl.faces import public
 from torchfsl.fsl import sampled_blocks as accountant_of_blocks
 from torchfsl.fsl import sampled_gaussian
 from torchfsl.fsl.noise import lanes as lanes_of
@@ -30,8 +30,8 @@ from torchfsl.fsl.plan.headroom import encodings_that_pass, with_headroom
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel import taps as correlation
 from torchfsl.submodel.accounting import accounting, renyi_epsilon
+from torchfsl.submodel.norm_bound import l2_bound as l2_bound
 from torchfsl.submodel.participation import check_clients, limits_of
-from torchfsl.submodel.plan import MAX_BOUND
 
 _ORDERS: Final = [
     *(1 + i / 32 for i in range(1, 96)),
@@ -44,34 +44,6 @@ _ROUNDING_SLACK: Final = 5 * math.exp(-2 * math.pi**2 * _ROUNDING_VARIANCE)
 a factor of exp(+-slack) in every probability; see `docs/specification/privacy-proofs.md`."""
 _CALIBRATED: Final[set[bytes]] = set()
 """Digests of plans without noise of which `calibrate` made one with noise in this process."""
-
-
-def l2_bound(encoding: FixedPoint, norm: float) -> int:
-    """`Plan.l2_bound` for an L2 norm of real values in `encoding`; 0 for 0, no bound.
-
-    Raises:
-        ParameterError: if the norm is below 0, above 2**62 units, or positive and below one unit.
-    """
-    expect_a(FixedPoint, encoding, "encoding", "give it the one of Federated(encoding=)")
-    if not is_real(norm) or not 0 <= norm < math.inf:
-        raise ParameterError(f"the norm is {norm!r}: give a number from 0, which sets no bound")
-    try:
-        bound = math.floor(math.ldexp(norm, encoding.frac_bits))
-    except OverflowError:
-        bound = MAX_BOUND + 1
-    if bound > MAX_BOUND:
-        raise ParameterError(
-            f"the norm {norm} is beyond 2**62 units of an encoding with {encoding.frac_bits} "
-            "fraction bits, which bounds nothing: take a smaller one",
-            code="out-of-range",
-        )
-    if norm and not bound:
-        raise ParameterError(
-            f"the norm {norm} is below {math.ldexp(1, -encoding.frac_bits):g}, one unit of an "
-            f"encoding with {encoding.frac_bits} fraction bits: take more of them, or a larger one",
-            code="bound-too-small",
-        )
-    return bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +93,7 @@ def charged(plan: Plan, rounds: int) -> int:
     return min(plan.max_participations or apart, apart)
 
 
+@public
 def multiplier(plan: Plan) -> float:
     """Noise over sensitivity against one server, of a plan; 0 without noise.
 
@@ -132,6 +105,7 @@ def multiplier(plan: Plan) -> float:
     return _noises(plan)[0].times(reports).renyi
 
 
+@public
 def guarantee(
     plan: Plan,
     *,
@@ -190,6 +164,7 @@ def guarantee(
     )  # fmt: skip
 
 
+@public
 def calibrate(
     plan: Plan,
     *,
@@ -365,7 +340,8 @@ def _checked_rounds(plan: Plan, delta: float, rounds: int) -> int:
     (rounds,) = whole_numbers(rounds=rounds)
     if not rounds and not plan.max_rounds:
         raise ParameterError(
-            "say for how many rounds: give rounds, or plan with max_rounds", code="rounds-missing"
+            "say for how many rounds: pass rounds=100, or make the plan with max_rounds=100",
+            code="rounds-missing",
         )
     if not is_real(delta) or not 0 < delta < 1 or rounds < 0:
         raise ParameterError(
@@ -429,8 +405,8 @@ def _noises(plan: Plan) -> tuple[_Noise, _Noise]:
     root of the sum of both squares.
     """
     if not plan.noise_sigma:
-        raise ParameterError("the plan has no noise and guarantees nothing: see privacy.calibrate",
-                             code="no-noise")  # fmt: skip
+        wish = "the plan has no noise, so it has no guarantee: call privacy.calibrate first"
+        raise ParameterError(wish, code="no-noise")
     parts = list(
         zip(
             _sensitivities(plan),

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Final
 
 from torchfsl.errors import ParameterError
+from torchfsl.faces import public
 
 log = logging.getLogger("torchfsl.backends")
 
@@ -67,6 +68,7 @@ def kernels() -> ModuleType:
     return _load(os.environ.get("TORCHFSL_BACKEND", "auto"))[1]
 
 
+@public
 def backend() -> str:
     """Name of the active backend: `native` or `portable`."""
     return _load(os.environ.get("TORCHFSL_BACKEND", "auto"))[0]

@@ -17,7 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from torchfsl.errors import ParameterError
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.errors import ParameterError, expect_a, is_real
+from torchfsl.faces import public
 from torchfsl.types import Float64, Whole
 
 TRIES: Final = 32
@@ -28,6 +30,63 @@ _SECONDS: Final = 64
 
 _LIMB: Final = 21
 _CHUNK: Final = 1 << 20
+
+MAX_BOUND: Final = 1 << 62
+"""Of `Plan.l2_bound`."""
+
+
+class _Bound(int):
+    """A bound in units of 2**-frac_bits, which a plan of another unit refuses."""
+
+    frac_bits: int
+
+
+@public
+def l2_bound(encoding: FixedPoint, norm: float) -> int:
+    """`Plan.l2_bound` for an L2 norm of real values in the plan's `encoding`; 0 for 0, no bound.
+
+    A plan of an encoding with other fraction bits refuses it.
+
+    Raises:
+        ParameterError: if the norm is below 0, above 2**62 units, or positive and below one unit.
+    """
+    expect_a(FixedPoint, encoding, "encoding", "give it the one of Federated(encoding=)")
+    if not is_real(norm) or not 0 <= norm < math.inf:
+        raise ParameterError(f"the norm is {norm!r}: give a number from 0, which sets no bound")
+    try:
+        bound = math.floor(math.ldexp(norm, encoding.frac_bits))
+    except OverflowError:
+        bound = MAX_BOUND + 1
+    if bound > MAX_BOUND:
+        raise ParameterError(
+            f"the norm {norm} is beyond 2**62 units of an encoding with {encoding.frac_bits} "
+            "fraction bits, which bounds nothing: take a smaller one",
+            code="out-of-range",
+        )
+    if norm and not bound:
+        raise ParameterError(
+            f"the norm {norm} is below {math.ldexp(1, -encoding.frac_bits):g}, one unit of an "
+            f"encoding with {encoding.frac_bits} fraction bits: take more of them, or a larger one",
+            code="bound-too-small",
+        )
+    found = _Bound(bound)
+    found.frac_bits = encoding.frac_bits
+    return found
+
+
+def check_bound(bound: int, encoding: FixedPoint) -> None:
+    """Refuse a `bound` that `l2_bound` has computed for another unit than the plan's `encoding`.
+
+    Raises:
+        ParameterError: with both numbers of fraction bits.
+    """
+    if isinstance(bound, _Bound) and bound.frac_bits != encoding.frac_bits:
+        raise ParameterError(
+            f"l2_bound is for frac_bits={bound.frac_bits}, and the plan's encoding has "
+            f"frac_bits={encoding.frac_bits}: give one FixedPoint to Federated(encoding=) and to "
+            "privacy.l2_bound",
+            code="encodings-differ",
+        )
 
 
 def norm_squared(parts: Mapping[str, Whole]) -> int:

@@ -20,6 +20,7 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.submodel import taps as correlation
 from torchfsl.submodel.bins import PublicBins
+from torchfsl.submodel.norm_bound import MAX_BOUND, check_bound
 from torchfsl.submodel.plan_fields import check_hex
 from torchfsl.submodel.segments import Segment, TensorSpec, in_the_clear
 
@@ -30,8 +31,6 @@ LANES: Final[tuple[Lane, ...]] = ("none", "count", "weight")
 """Lanes that may be opened in addition to the sums."""
 CLIPS: Final[tuple[Clip, ...]] = ("whole", "clip", "normalise")
 """How clients keep `l2_bound`."""
-MAX_BOUND: Final = 1 << 62
-"""Of `l2_bound`."""
 
 _COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
                   "l2_bound", "noise_sigma", "lane_sigma", "max_participations",
@@ -104,6 +103,7 @@ class SubmodelPlan:
 
     def __post_init__(self) -> None:
         check_hex("session", self.session, 16)
+        check_bound(self.l2_bound, self.encoding)
         counts = whole_numbers(**{name: getattr(self, name) for name in _COUNTS})
         for name, value in zip(_COUNTS, counts, strict=True):
             object.__setattr__(self, name, value)  # those of NumPy are Python's now

@@ -146,7 +146,9 @@ class Client(SecretHolder):
         """
         if self.plan.max_epochs == 1:
             raise ParameterError(
-                "plan with max_epochs above 1 to hold sessions", code="no-sessions"
+                "max_epochs of the plan is 1, so it has no sessions: call start_round, or make the "
+                "plan with max_epochs above 1",
+                code="no-sessions",
             )
         return Session(self, indices)
 

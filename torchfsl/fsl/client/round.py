@@ -198,7 +198,8 @@ class ClientRound(AbortsOnError):
             positions = update[segment.name].positions
             if not np.all(np.isin(positions, self._trees.selection(segment).indices)):
                 raise ParameterError(
-                    f"segment {segment.name!r}: the update has rows outside the round's selection",
+                    f"segment {segment.name!r}: the update has rows outside the round's selection: "
+                    "pass all its rows as indices= to start_round",
                     code="row-not-selected",
                 )
 

@@ -13,6 +13,7 @@ from numbers import Real
 from typing import Any, Final
 
 from torchfsl.errors import ParameterError, expect_a, is_real
+from torchfsl.faces import public
 from torchfsl.fsl import messages
 from torchfsl.fsl.audit.transcript import auditor_bytes, transcript_bytes
 from torchfsl.fsl.costs import predict
@@ -102,6 +103,7 @@ class Estimate:
         return "\n".join(lines)
 
 
+@public
 def estimate(
     plan: Plan,
     *,

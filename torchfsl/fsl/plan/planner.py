@@ -21,6 +21,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement, one_ring
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
 from torchfsl.submodel.clipping import with_shares
+from torchfsl.submodel.norm_bound import check_bound
 from torchfsl.submodel.plan import Clip, Lane, check_unit
 from torchfsl.submodel.segments import Download, SegmentSpec, ceil_div, positions, vars_of
 
@@ -139,7 +140,7 @@ def build_plan(
         l2_bound=fields.get("l2_bound", 0),
     )
     lane: Lane = fields.get("lane", "none")
-    _check_bounds(l2_bounds, [spec.name for spec in specs])
+    _check_bounds(l2_bounds, [spec.name for spec in specs], fields.get("l2_bound", 0), encoding)
     lanes = 0 if lane == "none" else 1
     segments = []
     for spec in specs:
@@ -161,11 +162,11 @@ def build_plan(
     return with_headroom(Plan(encoding=encoding, max_clients=max_clients, **fields))
 
 
-def _check_bounds(l2_bounds: object, names: list[str]) -> None:
-    """Refuse what is no mapping from segments of these names.
+def _check_bounds(l2_bounds: object, names: list[str], l2_bound: int, encoding: FixedPoint) -> None:
+    """Refuse what is no mapping from segments of these names, and bounds of another unit.
 
     Raises:
-        ParameterError: with the names that there are.
+        ParameterError: with the names that there are, or both units.
     """
     if not isinstance(l2_bounds, Mapping):
         raise ParameterError(f"l2_bounds is {l2_bounds!r}: pass a mapping, as {{'rest': 100}}")
@@ -173,6 +174,8 @@ def _check_bounds(l2_bounds: object, names: list[str]) -> None:
         raise ParameterError(
             f"l2_bounds names {odd}: the plan's segments are {names}", code="unknown-segment"
         )
+    for bound in (l2_bound, *l2_bounds.values()):
+        check_bound(bound, encoding)
 
 
 def _rings(encoding: FixedPoint, segments: Iterable[TreeSegment]) -> frozenset[int]:
@@ -258,7 +261,7 @@ def plan_segment(
         )
     if spec.k_max < 1:
         raise ParameterError(
-            f"segment {spec.name!r}: give the most rows of a client, k_max >= 1",
+            f"segment {spec.name!r}: k_max, its rows_per_client, is {spec.k_max}: give at least 1",
             code="row-limit",
         )
     spec = dataclasses.replace(spec, k_max=min(spec.k_max, m))
