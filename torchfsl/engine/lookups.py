@@ -58,7 +58,7 @@ def by_table(
     if not isinstance(wanted, Mapping):
         if len(tables) != 1:
             raise ParameterError(
-                f"rows= needs a mapping from table to ids; the tables are "
+                "rows= expects a mapping from table names to row ids: choose from the tables "
                 f"{[t.name for t in tables]}"
             )
         wanted = {tables[0].name: wanted}
@@ -72,7 +72,8 @@ def by_table(
         flat = _flat_ids(table.name, given)
         if flat.numel() and (int(flat.min()) < 0 or int(flat.max()) >= table.num_rows):
             raise ParameterError(
-                f"rows= for {table.name}: an id lies outside [0, {table.num_rows})"
+                f"rows= for {table.name}: a row id is out of range: pass ids from 0 to "
+                f"{table.num_rows - 1}"
             )
         ids[table.name] = flat[flat != table.padding]
     return ids
@@ -83,10 +84,10 @@ def _unknown(name: object, known: list[Table]) -> str:
     for table in known:
         if name in table.aliases or f"{name}.weight" in table.aliases:
             return (
-                f"rows= names {name!r}, which shares its table with {table.name!r}: give the ids "
-                "of both under that name"
+                f"rows= has {name!r}, which shares its weight with {table.name!r}: pass the ids "
+                f"of both under {table.name!r}"
             )
-    return f"rows= names {name!r}; the tables are {[t.name for t in known]}"
+    return f"rows= has {name!r}, which is not a table: choose from {[t.name for t in known]}"
 
 
 def _flat_ids(name: str, given: Any) -> torch.Tensor:
@@ -106,11 +107,13 @@ def _flat_ids(name: str, given: Any) -> torch.Tensor:
         flat = torch.as_tensor(given).detach().cpu().reshape(-1)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ParameterError(
-            f"rows= for {name} must be integers, in one list, array or tensor, or in a list of "
-            "arrays or tensors"
+            f"rows= for {name} expects integers: pass a list, an array or a tensor of row ids, or "
+            "a list of arrays or tensors"
         ) from error
     if flat.numel() and (flat.dtype == torch.bool or flat.is_floating_point() or flat.is_complex()):
-        raise ParameterError(f"rows= for {name} must be integers, not {flat.dtype}")
+        raise ParameterError(
+            f"rows= for {name} expects integers, got {flat.dtype}: pass row ids of dtype int64"
+        )
     return flat.to(torch.int64)
 
 
@@ -129,9 +132,9 @@ def check_budget(segment: Segment, tables: list[Table], wanted: Mapping[str, tor
     if named > segment.k_max:
         names = ", ".join(t.name for t in tables)
         raise ParameterError(
-            f"this client uses {named} rows of {names} (segment {segment.name!r}), the plan's "
-            f"rows_per_client is {segment.k_max}: train on fewer batches, or make the plan with "
-            f"rows_per_client={named} or more, as fed.suggest_rows(clients) says"
+            f"this client uses {named} rows of {names} (segment {segment.name!r}), and the plan's "
+            f"rows_per_client is {segment.k_max}: train on fewer batches, or make a plan with "
+            f"rows_per_client={named} or more (fed.suggest_rows)"
         )
 
 
@@ -217,8 +220,8 @@ def check_batches(batches: object) -> None:
     """
     if isinstance(batches, Iterator):
         raise ParameterError(
-            "batches is an iterator, which the pass that finds its rows would use up: pass a list "
-            "or a DataLoader, batches=list(batches)"
+            "batches is an iterator, and torchfsl reads the batches once more to find their rows: "
+            "pass a list or a DataLoader, batches=list(batches)"
         )
 
 
@@ -229,8 +232,8 @@ def _noting(name: str, seen: list[torch.Tensor], held: torch.Tensor | None) -> C
         ids = args[0] if args else kwargs["input"]
         if not isinstance(ids, torch.Tensor):
             raise ParameterError(
-                f"batches: {name} is looked up with a {type(ids).__name__}: pass batches of "
-                "tensors, torch.from_numpy(array) of an array"
+                f"batches: the model looks up {name} with a {type(ids).__name__}, expected a "
+                "tensor: pass batches of tensors, for example torch.from_numpy(array)"
             )
         flat = ids.values() if ids.is_nested else ids
         seen.append(torch.unique(flat.detach()).cpu().to(torch.int64))
@@ -261,8 +264,9 @@ def _run(model: nn.Module, batch: Any, call: Call | None) -> None:
         model(*args, **kwargs)
     except TypeError as error:
         raise ParameterError(
-            f"rows_of: {type(model).__name__} does not take the batch ({error}): say how it is "
-            "called, rows_of(batches, call=lambda model, batch: model(batch[0]))"
+            f"rows_of: the forward() of {type(model).__name__} failed on a batch ({error}): pass "
+            "a function that calls the model, rows_of(batches, call=lambda model, batch: "
+            "model(batch[0]))"
         ) from error
 
 
@@ -302,7 +306,7 @@ class RowAdvice:
         Below 1.0 the others cannot train on all of their rows where rows are fetched privately.
         """
         if not 0 < quantile <= 1:
-            raise ParameterError(f"quantile is {quantile}: choose one in (0, 1]")
+            raise ParameterError(f"quantile is {quantile}: choose a number above 0 and at most 1")
         return {
             name: max(1, int(np.quantile(values, quantile, method="higher")))
             for name, values in self.counts.items()
@@ -329,7 +333,10 @@ def advise(tables: Mapping[str, Sequence[Table]], clients: Iterable[RowIds]) -> 
     every = [table for group in tables.values() for table in group]
     asked = [by_table(rows, every, []) for rows in clients]
     if not asked:
-        raise ParameterError("expected the batches of at least one client, got none")
+        raise ParameterError(
+            "expected the batches of one client or more, got no clients: pass a list with the "
+            "batches of each client"
+        )
     counts = {
         name: np.sort(
             [
