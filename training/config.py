@@ -231,7 +231,7 @@ class Config:
         pools = self.is_recommender or self.preset == "own"
         if self.aggregation == "central" and (not pools or self.dropouts):
             raise ConfigError(
-                "aggregation central needs a recommender or a task of your own, without dropouts: "
+                "aggregation central needs a recommender or the preset own, without dropouts: "
                 "choose such a preset, and dropouts = 0"
             )
         if self.aggregation != "sesa":

@@ -104,9 +104,15 @@ def test_a_round_of_fewer_wide_clients_than_planned_is_refused() -> None:
     [
         ({"collusion": 0}, "choose collusion of 1 or more"),
         ({"dropouts": -1}, "dropouts of 0 or more"),
-        ({"collusion": 5}, r"need 7 answers, 6 clients with 0 dropouts give 6: plan at most 1"),
-        ({"dropouts": 3}, r"need 4 answers, 6 clients with 3 dropouts give 3"),
-        ({"dropouts": 2, "min_clients": 5}, r"min_clients is 5, 6 clients with 2 dropouts give 4"),
+        (
+            {"collusion": 5},
+            r"need 7 answers, but 6 clients minus 0 dropouts leave 6: plan at most 1",
+        ),
+        ({"dropouts": 3}, r"need 4 answers, but 6 clients minus 3 dropouts leave 3"),
+        (
+            {"dropouts": 2, "min_clients": 5},
+            r"min_clients is 5, but 6 clients minus 2 dropouts leave 4",
+        ),
         ({"submodels": 5, "owned": (5, 1)}, "plan at most 4 submodels"),
         ({"owned": (3, 1)}, "trains 3 submodels: choose a whole number from 1 to 2"),
         ({"owned": (2, 0)}, "trains 0 submodels: choose a whole number from 1 to"),

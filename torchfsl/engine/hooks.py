@@ -421,7 +421,7 @@ class Claim:
             claims = {c for c in (_here(module) for module in modules) if c is not None}
             if any(claim._is_held for claim in claims):
                 raise ProtocolError(
-                    "a round is open on this model, and a model takes part in one round at a "
+                    "a round is open on this model, and a model can be in one round at a "
                     "time: leave the block of that round first. If clients run in threads, make a "
                     "model and a Federated for each client"
                 )

@@ -60,7 +60,7 @@ def warn_at_attach(model: nn.Module, inventory: Inventory, *, hooked: bool) -> N
         tables = [t.name.removesuffix(".weight") for t in inventory.all_tables]
         named = [*tables, name.removesuffix(".weight")]
         warnings.warn(
-            f"{name} is sent whole, because its class has its own forward(), which may read other "
+            f"{name} is sent dense, because its class has its own forward(), which may read other "
             "rows than the given ids. If forward() reads only these rows, pass "
             f"rows=torchfsl.Rows(tables={named})",
             stacklevel=4,

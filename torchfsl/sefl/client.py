@@ -101,7 +101,7 @@ class Client:
         number = check_number("round_number", round_number)
         if number <= self._last_round:
             raise ProtocolError(
-                f"client {self.client_id} already took part in round {self._last_round}: start a "
+                f"client {self.client_id} was already in round {self._last_round}: start a "
                 "round with a higher number",
                 code="round-number-used",
             )

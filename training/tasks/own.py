@@ -80,8 +80,7 @@ def _warn_of_norms(model: nn.Module) -> None:
     ]
     if norms:
         log.warning(
-            "BatchNorm (%s) normalises with the statistics from build_model, in training and in "
-            "evaluation, because clients do not change them and servers do not average them. Use "
-            "GroupNorm or LayerNorm, which have no such statistics",
+            "BatchNorm (%s) normalises with the statistics from build_model, because clients do not "
+            "change these and servers do not average these. Use GroupNorm or LayerNorm instead",
             ", ".join(norms),
         )

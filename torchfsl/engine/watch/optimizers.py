@@ -165,9 +165,9 @@ def check_rows(optimizer: Optimizer, table: Table, rows: Rows, noised: bool) -> 
         )
     if decay is not None:
         raise ParameterError(
-            f"{table.name}: {name} with {decay} moves every row of the table at every step: set "
+            f"{table.name}: {name} with {decay} moves every row of the table: set "
             f"{decay.split('=')[0]}=0 for its parameter group, or use Rows(untouched='restrict') "
-            "to restore the other rows, or Rows(untouched='touched') to keep the decay local"
+            "to restore other rows, or Rows(untouched='touched') to keep the decay local"
         )
 
 

@@ -144,7 +144,7 @@ def _check_own(actors: ModuleType, url: str, authority: bytes) -> None:
     if others:
         raise ParameterError(
             f"--engine: the cluster at {url} already works for another server ({others[0]}), and "
-            "the two servers never share a cluster: pass the address of your own cluster, or "
+            "the two servers never share a cluster: pass the address of another cluster, or "
             "start the cluster again"
         )
 
