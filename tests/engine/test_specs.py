@@ -73,7 +73,7 @@ def test_patterns_cut_a_dense_rest_into_segments_and_the_first_that_fits_counts(
     hooks.remove()
     for rest, names, why in (
         (Dense(), ["3.*"], r"'3\.\*', but no .* other parameters include 1\.weight, 1\.bias"),
-        (Dense(), ["2"], r"'2': .*for all of a module write '2\.\*'"),
+        (Dense(), ["2"], r"'2': .*For a whole module write '2\.\*'"),
         (
             Dense(),
             ["2.*", "2.bias"],

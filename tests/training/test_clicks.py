@@ -87,8 +87,8 @@ def test_criteo_as_published_needs_no_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ("", "say which are which, for example --columns label=click"),
-        ("label=click,fields=nothing", "columns names nothing, but clicks.csv has the columns"),
+        ("", "say which columns hold which data, for example --columns label=click"),
+        ("label=click,fields=nothing", "columns has nothing, but clicks.csv has the columns"),
         ("label=click,fields=site+site", "site twice"),
         ("label=click,time=click,fields=site", "click twice"),
         ("label=click", "lacks label=NAME or any field"),

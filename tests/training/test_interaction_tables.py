@@ -68,7 +68,11 @@ def test_parquet_gives_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "text", "said"),
     [
-        ("", LINES, "events.csv has the columns uid, sku, at, kind: say which are which"),
+        (
+            "",
+            LINES,
+            "events.csv has the columns uid, sku, at, kind: say which columns hold which data",
+        ),
         ("user=uid", LINES, "lacks item=NAME"),
         ("user=uid,item=product", LINES, "item=product, but events.csv has the columns"),
         ("user=uid,thing=sku", LINES, "cannot read 'thing=sku'"),

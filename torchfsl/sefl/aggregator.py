@@ -155,7 +155,7 @@ class Aggregator(BoundServer):
         decoded = messages.decode(plan, message, Kind.UPDATE)
         if decoded.round_number != self.last_round or self.state is not RoundState.OPEN:
             raise RejectedSubmission(
-                f"the update is for round {decoded.round_number}, but round {self.last_round} is "
+                f"the update is for round {decoded.round_number}, and round {self.last_round} is "
                 f"{self.state.value}: send an update only while its round is open",
                 code="wrong-round",
             )
@@ -192,7 +192,7 @@ class Aggregator(BoundServer):
             return self._key_message
         if (kind, round_number, self.state) != (Kind.MODEL, self.last_round, RoundState.OPEN):
             raise RejectedSubmission(
-                f"the aggregator does not accept {kind.name} while the round is {self.state.value}",
+                f"{kind.name} is not available while the round is {self.state.value}",
                 code="wrong-step",
             )
         parts = encode_model(self.plan, self.model.state)

@@ -125,7 +125,7 @@ class Server:
         kind, client = decoded.kind, decoded.client
         if decoded.round_number != self.last_round or kind not in _TAKES[self.state]:
             raise RejectedSubmission(
-                f"{kind.name} is for round {decoded.round_number}, but round {self.last_round} is "
+                f"{kind.name} is for round {decoded.round_number}, and round {self.last_round} is "
                 f"{self.state.value}",
                 code="wrong-round",
             )
@@ -150,7 +150,7 @@ class Server:
         """
         if round_number != self.last_round or kind not in _GIVES[self.state]:
             raise RejectedSubmission(
-                f"the server does not accept {kind.name} while the round is {self.state.value}",
+                f"{kind.name} is not available while the round is {self.state.value}",
                 code="wrong-step",
             )
         cohort, place = self._member(client)

@@ -80,7 +80,7 @@ def _warn_of_norms(model: nn.Module) -> None:
     ]
     if norms:
         log.warning(
-            "BatchNorm (%s) normalises with the statistics from build_model, because clients do not "
-            "change these and servers do not average these. Use GroupNorm or LayerNorm instead",
+            "BatchNorm (%s) normalises with the statistics from build_model, because clients do "
+            "not change these and servers do not average these. Use GroupNorm or LayerNorm instead",
             ", ".join(norms),
         )
