@@ -73,7 +73,7 @@ def test_patterns_cut_a_dense_rest_into_segments_and_the_first_that_fits_counts(
     hooks.remove()
     for rest, names, why in (
         (Dense(), ["3.*"], r"'3\.\*', but no .* other parameters include 1\.weight, 1\.bias"),
-        (Dense(), ["2"], r"'2': .*For a whole module write '2\.\*'"),
+        (Dense(), ["2"], r"'2', .*For a whole module write '2\.\*'"),
         (
             Dense(),
             ["2.*", "2.bias"],
@@ -82,13 +82,17 @@ def test_patterns_cut_a_dense_rest_into_segments_and_the_first_that_fits_counts(
         (
             Dense(),
             ["1.weight", "1.bias", "1.*"],
-            r"'1\.\*': .*entries '1\.weight', '1\.bias' already match",
+            r"'1\.\*', .*entries '1\.weight', '1\.bias' already match",
         ),
-        (TopK(0.5), ["2.*"], r"'2\.\*': it fits 2\.weight, and only a dense rest has parts"),
+        (
+            TopK(0.5),
+            ["2.*"],
+            r"'2\.\*', but the pattern matches 2\.weight, and only rest=Dense\(\)",
+        ),
         (
             Dense(),
             ["0.*"],
-            r"'0\.\*': it fits the table 0\.weight.*its segment, 'rows4', or 'rows'",
+            r"'0\.\*', but the pattern matches the table 0\.weight.*its segment, 'rows4', or 'rows'",
         ),
         (Dense(), ["*", "rest"], "'rest', but no parameter is left for it"),
     ):

@@ -90,7 +90,7 @@ def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> No
         ("rounds = 0", "choose 1 or more"),
         (
             '[encoding]\nring_bits = "32"',
-            "encoding.ring_bits is '32'; it must be a whole number, w",
+            "encoding.ring_bits is '32', expected a whole number, w",
         ),
         ("[encoding]\nrest_clips = {a = 1}", 'expected a list: write ["one", "two"]'),
         ("workers = 500", "workers is 500, clients_per_round"),

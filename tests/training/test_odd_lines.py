@@ -28,10 +28,10 @@ def table(folder: Path, text: str, name: str = "e.csv") -> Interactions:
         ("e.csv", "u,i,t\n\n\n\na,x,1\na,,2\na,z,3\n", "column i is empty.* line 6 with"),
         ("e.tsv", "u\ti\tt\n\n\na\tx\t1\na\t\t2\n", "column i is empty.* line 5 with"),
         ("e.csv", 'u,i,t,r\na,x,1,"1\n2\n3\n4"\na,y,2,ok\na,,3,ok\n', "empty.* line 7 with"),
-        ("e.csv", 'u,i,t,r\n\na,x,1,"1\n2"\na,"y\nz",3,ok\n', "in line 5, which spans several"),
+        ("e.csv", 'u,i,t,r\n\na,x,1,"1\n2"\na,"y\nz",3,ok\n', "in line 5, a text of several"),
         ("e.csv", "u,i,t\r\n\r\na,x,1\r\na,y,soon\r\na,z,3\r\n", "'soon' in line 4"),
         ("e.csv", "u,i,t\n\n\na,x,1\na,y,\na,z,3\n", "column t is empty.* line 5: leave"),
-        ("e.csv", "u,i,t\n\na,x,1.5\na,y,1e300\na,z,3\n", "column t holds .* in line 4, in which"),
+        ("e.csv", "u,i,t\n\na,x,1.5\na,y,1e300\na,z,3\n", "column t has .* in line 4, a number"),
     ],
 )
 def test_the_line_named_is_that_of_the_file(

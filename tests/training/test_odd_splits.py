@@ -123,7 +123,7 @@ def test_pictures_of_evaluations_of_another_size_are_refused(
 
 def test_more_classes_than_the_models_of_privhfl_have_are_refused(tmp_path: Path) -> None:
     many = pictures((28, 28), classes=12)
-    with pytest.raises(ConfigError, match="has 12 classes, the models of mnist have 10"):
+    with pytest.raises(ConfigError, match="has 12 classes, and the models of mnist have 10"):
         load_population(
             Settings(
                 task="mnist", data=stored(tmp_path, train=many, test=many), clients=3, private=3
@@ -133,7 +133,7 @@ def test_more_classes_than_the_models_of_privhfl_have_are_refused(tmp_path: Path
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("inf"), float("nan")])
 def test_concentrations_that_have_no_mixture_are_refused(alpha: float) -> None:
-    with pytest.raises(ConfigError, match=r"partition\.alpha is .*; choose one above 0"):
+    with pytest.raises(ConfigError, match=r"partition\.alpha is .*: choose one above 0"):
         Partition(scheme="dirichlet", alpha=alpha)
     if alpha:
         with pytest.raises(ConfigError, match=r"choose a finite alpha"):

@@ -283,7 +283,7 @@ def test_the_asked_are_others_as_many_as_the_fraction_says() -> None:
         ({"lam": 1.0}, "lam is 1.0"),
         ({"alpha": -1.0}, "alpha is -1.0"),
         ({"queries": 0}, "queries is 0"),
-        ({"expansion": "dream"}, "expansion is 'dream'; choose one of private"),
+        ({"expansion": "dream"}, "expansion is 'dream': choose one of private"),
         ({"frac_bits": 15}, "at most 14 bits of 32"),
         ({"label": "probabilities", "querying": "secure"}, "need a softmax"),
         ({"control": "mixlocal", "expansion": "noise"}, "makes no labels"),
