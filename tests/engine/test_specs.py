@@ -92,9 +92,9 @@ def test_patterns_cut_a_dense_rest_into_segments_and_the_first_that_fits_counts(
         (
             Dense(),
             ["0.*"],
-            r"'0\.\*', but the pattern matches the table 0\.weight.*its segment, 'rows4', or 'rows'",
+            r"'0\.\*', but the pattern matches the table 0.*segment, 'rows4', or 'rows'",
         ),
-        (Dense(), ["*", "rest"], "'rest', but no parameter is left for it"),
+        (Dense(), ["*", "rest"], "'rest', but no parameter is left for this entry"),
     ):
         hooks = Hooks(model, optimizer, Settings(rest=rest, encodings=dict.fromkeys(names, fine)))
         with pytest.raises(ParameterError, match=f"encodings has {why}"):
