@@ -84,7 +84,10 @@ class NCF(_Factors):
     ) -> None:
         super().__init__(items, users, dim)
         if not head:
-            raise ValueError("NCF's network needs a hidden layer: give head at least one width")
+            raise ValueError(
+                "NCF needs one hidden layer or more, and head is empty: pass head with one width "
+                "or more"
+            )
         self.split = dim // 2
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Sequential(*layers([2 * (dim - self.split), *head], nn.PReLU), nn.ReLU())

@@ -32,7 +32,8 @@ def num_vectors(rows: int, columns: int, block: int) -> tuple[int, int, int]:
     """
     if min(rows, columns, block) < 1:
         raise ValueError(
-            f"a matrix {rows} x {columns} in blocks of {block}: all must be at least 1"
+            f"a matrix of {rows} x {columns} in blocks of {block}: choose 1 or more for each of "
+            "the three numbers"
         )
     return -(-rows // block), -(-columns // block), 2 * block - 1
 
@@ -214,10 +215,10 @@ def in_blocks(whole: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor
         elif value is not None and value.dim() == 3 and value.shape[2] == 1:
             value = project(value[..., 0], (wanted.shape[2] + 1) // 2)
         if value is None or value.shape != wanted.shape:
-            found = "none" if value is None else f"one of shape {tuple(value.shape)}"
+            found = "no such tensor" if value is None else f"shape {tuple(value.shape)}"
             raise ValueError(
-                f"{name} wants a tensor of shape {tuple(wanted.shape)}, the other model has "
-                f"{found}: it must have blocks of 1 and equal sizes otherwise"
+                f"{name} needs a tensor of shape {tuple(wanted.shape)}, and the other model has "
+                f"{found}: pass a model with blocks of 1 and otherwise equal sizes"
             )
         state[name] = value
     return state

@@ -44,7 +44,10 @@ class TransformerLanguageModel(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"{heads} heads cannot share a width of {width}: choose a multiple")
+            raise ValueError(
+                f"the width is {width}, which is not a multiple of {heads} heads: choose a "
+                f"multiple of {heads}"
+            )
         self.width = width
         self.embedding = HankelEmbedding(words, width, block=block_embedding)
         nn.init.uniform_(self.embedding.table.weight, -0.1, 0.1)

@@ -136,20 +136,20 @@ def _check_parts(settings: Encoding, hooks: Hooks) -> None:
     if REST in encodings and REST not in segments:
         if not settings.rest_clips:
             raise ConfigError(
-                "encoding.rest_ring_bits is for parameters outside tables, of which this model has "
-                "none: leave it out"
+                "encoding.rest_ring_bits is for parameters outside tables, and this model has no "
+                "such parameters: leave out encoding.rest_ring_bits"
             )
         last = settings.rest_clips[-1]
         raise ConfigError(
-            "encoding.rest_clips leaves no parameter for encoding.rest_clip: leave out the last "
-            f"pattern, {last!r}, and give its clip as rest_clip"
+            "encoding.rest_clips matches all parameters, so encoding.rest_clip has no effect: "
+            f"leave out the last pattern, {last!r}, and set rest_clip to its clip"
         )
     for part, _ in settings.parts:
         if part in encodings and part not in segments:
             raise ConfigError(
-                f"encoding.rest_clips has {part!r}, which fits none of the remaining parameters, "
-                f"{', '.join(t.name for t in segments.get(REST, ())[:6])}, ...: put the narrower "
-                "pattern first, and give tables rows_clip"
+                f"encoding.rest_clips has {part!r}, which matches none of the remaining "
+                f"parameters, {', '.join(t.name for t in segments.get(REST, ())[:6])}, ...: put "
+                "the narrower pattern first. For tables set rows_clip"
             )
 
 

@@ -141,9 +141,9 @@ def pooled(batches: Sequence[Batch], *, pads: bool) -> Batch:
     odd = next((form for form in forms if form != forms[0] or not form), None)
     if odd is not None:
         raise ConfigError(
-            f"the batches of clients do not fit together ({forms[0] or 'several lengths'}; "
-            f"{odd or 'several lengths'}): give every input one row per sample, and pad samples to "
-            "one shape in the task"
+            f"the batches of clients have different shapes ({forms[0] or 'several lengths'}; "
+            f"{odd or 'several lengths'}): give every input one row per sample, and pad samples "
+            "to one shape in the task"
         )
     whole = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
     labels = whole.pop("labels", None)

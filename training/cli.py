@@ -113,7 +113,7 @@ only the aggregation has no use for is named.
 def _seeds(text: str) -> list[int]:
     """`0,1,2` as numbers, each once; argparse says what is wrong with others."""
     if len(set(seeds := [int(part) for part in text.split(",")])) < text.count(",") + 1:
-        raise argparse.ArgumentTypeError(f"{text!r} names a seed twice")
+        raise argparse.ArgumentTypeError(f"{text!r} has a seed twice: remove the second one")
     return seeds
 
 
@@ -216,21 +216,27 @@ def config_from(options: argparse.Namespace) -> Config:
     if options.config is not None:
         overrides = read_toml(options.config)
         if overrides.pop("preset", options.preset) != options.preset:
-            raise ConfigError(f"{options.config} is for another preset than {options.preset}")
+            raise ConfigError(
+                f"{options.config} is for another preset than {options.preset}: choose the preset "
+                "of this file"
+            )
         config = merge(config, overrides)
     chosen = {name: getattr(options, name) for name in _SETTINGS}
     chosen["replace"] = options.replace or None
     if options.seed is not None and options.seeds is not None:
-        raise ConfigError("give --seed or --seeds, not both")
+        raise ConfigError("--seed and --seeds exclude each other: pass --seed or --seeds")
     if options.resume and options.out is None:
-        raise ConfigError("--resume needs --out, the folder of the run to continue")
+        raise ConfigError("--resume needs the folder of the run: add --out FOLDER")
     given = {name: value for name, value in chosen.items() if value is not None}
     if options.columns is not None:
         given["ctr" if config.is_clicks else "recommendation"] = {"columns": options.columns}
     config = merge(config, given)
     refuse_idle(config, PRESETS[options.preset], given.keys())
     if config.servers != "in-process" and (not config.tls or config.servers.count(",") != 1):
-        raise ConfigError("--servers takes URL0,URL1 and needs --tls, a folder of certificates")
+        raise ConfigError(
+            "--servers needs two addresses and a folder of certificates: pass --servers URL0,URL1 "
+            "--tls FOLDER"
+        )
     return config
 
 

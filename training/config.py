@@ -137,41 +137,41 @@ class Config:
         counts = "rounds clients_per_round eval_every checkpoint_every min_clients workers"
         for name in counts.split():
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+                raise ConfigError(f"{name} is {getattr(self, name)}: choose 1 or more")
         if not 0 <= self.seed < 1 << 63:
-            raise ConfigError(f"seed is {self.seed}; choose one in [0, 2**63)")
+            raise ConfigError(f"seed is {self.seed}: choose a whole number from 0 to 2**63 - 1")
         if not 0 <= self.server.average < 1:
             raise ConfigError(
-                f"server.average is {self.server.average}; choose one in [0, 1), 0 for no mean"
+                f"server.average is {self.server.average}: choose 0 (off) or a number below 1"
             )
         optimizer_settings(self.server)
         if not 0 <= self.dropouts < 1:
-            raise ConfigError(f"dropouts is {self.dropouts}; choose a share in [0, 1)")
+            raise ConfigError(f"dropouts is {self.dropouts}: choose 0 or a share below 1")
         left = self.clients_per_round - self.num_dropouts
         if left < min(self.min_clients, self.clients_per_round):
             raise ConfigError(
-                f"dropouts = {self.dropouts} leaves {left} of {self.clients_per_round} clients a "
-                f"round, min_clients is {self.min_clients}: choose fewer dropouts"
+                f"dropouts = {self.dropouts} leaves {left} clients per round, fewer than "
+                f"min_clients = {self.min_clients}: lower dropouts or min_clients"
             )
         if self.workers > self.clients_per_round:
             raise ConfigError(
-                f"workers is {self.workers}, clients_per_round {self.clients_per_round}: choose at "
-                "most as many workers, since each trains whole clients"
+                f"workers is {self.workers}, more than clients_per_round = "
+                f"{self.clients_per_round}: lower workers, since each worker trains whole clients"
             )
         if self.task and self.preset != "own":
-            raise ConfigError(f"task is {self.task!r}: it is for the preset own, not {self.preset}")
+            raise ConfigError(f"task is {self.task!r}, only for the preset own: leave out task")
         if self.privacy.epsilon and not self.fsl.l2_norm:
-            raise ConfigError("privacy.epsilon needs fsl.l2_norm, to which clients scale updates")
+            raise ConfigError("privacy.epsilon needs a norm bound on updates: set fsl.l2_norm")
         if 0 < self.privacy.rounds < self.rounds:
             raise ConfigError(
-                f"privacy.rounds is {self.privacy.rounds}, fewer than the run's {self.rounds}: "
-                "noise is for all rounds of a task, so choose as many, or 0"
+                f"privacy.rounds is {self.privacy.rounds}, fewer than rounds = {self.rounds}: set "
+                f"privacy.rounds to {self.rounds} or more, or to 0 for all rounds"
             )
         self._check_units()
         self._check_widths()
         for name in ("threads", "torch_threads", "patience"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; choose 0 (default) or more")
+                raise ConfigError(f"{name} is {getattr(self, name)}: choose 0 (default) or more")
 
     @property
     def has_widths(self) -> bool:
@@ -203,46 +203,51 @@ class Config:
         own_rings = [n for n in ("rest_ring_bits", "rows_ring_bits") if getattr(self.encoding, n)]
         if self.fsl.l2_norm and own_rings:
             raise ConfigError(
-                f"fsl.l2_norm is one norm in one unit, and encoding.{own_rings[0]} gives a segment "
-                "other frac_bits: set it to 0 and choose encoding.ring_bits, frac_bits and "
-                "clip for all values, or leave out fsl.l2_norm"
+                f"fsl.l2_norm needs one unit for all segments, and encoding.{own_rings[0]} gives "
+                f"a segment other frac_bits: set encoding.{own_rings[0]} to 0 and choose "
+                "encoding.ring_bits, frac_bits and clip, or leave out fsl.l2_norm"
             )
 
     def _check_widths(self) -> None:
         """Refuse what needs clients of different widths elsewhere, and what one server cannot."""
         if not self.has_widths and self.sesa != Sesa():
-            raise ConfigError(f"{self.preset} has no widths: [sesa] is of the presets ...{WIDTHS}")
+            raise ConfigError(
+                f"the preset {self.preset} has no widths, so [sesa] has no effect: choose a "
+                f"preset ...{WIDTHS}, or leave out [sesa]"
+            )
         if self.sesa.mean == "owners" and self.aggregation in ("dense", "sesa", "sefl"):
             raise ConfigError(
-                f"sesa.mean is 'owners', whose number {self.aggregation} does not open: choose "
-                "'cohort', plain or fsl"
+                f"sesa.mean is 'owners', whose number {self.aggregation} does not compute: choose "
+                "sesa.mean = 'cohort', or aggregation plain or fsl"
             )
         if self.server.mean == "trained" and (
             self.has_widths or self.aggregation not in ("plain", "fsl")
         ):
             raise ConfigError(
-                "server.mean is 'trained', whose number plain and fsl open: choose one of them, or "
-                "'cohort'. Presets ...-widths have sesa.mean"
+                "server.mean is 'trained', whose number only plain and fsl compute: choose "
+                "aggregation plain or fsl, or server.mean = 'cohort'. Presets ...-widths use "
+                "sesa.mean"
             )
         pools = self.is_recommender or self.preset == "own"
         if self.aggregation == "central" and (not pools or self.dropouts):
             raise ConfigError(
-                "aggregation is central, which pools the samples of a recommender's users, or of "
-                "the clients of an own task: choose such a preset, and no dropouts"
+                "aggregation central needs a recommender or the preset own, without dropouts: "
+                "choose such a preset, and dropouts = 0"
             )
         if self.aggregation != "sesa":
             return
         if not self.has_widths:
             raise ConfigError(
-                f"aggregation is sesa, which sums parts of a model: choose a preset ...{WIDTHS}, "
-                f"not {self.preset}"
+                f"aggregation sesa needs clients of different widths: choose a preset ...{WIDTHS} "
+                f"in place of {self.preset}"
             )
         if self.servers != "in-process":
-            raise ConfigError("aggregation is sesa, which has one server, here: leave out servers")
+            raise ConfigError("aggregation sesa has one server, in this process: leave out servers")
         if self.sesa.choice != "random":
             raise ConfigError(
-                f"sesa.choice is {self.sesa.choice!r}: sesa hides which shards a client trains, "
-                "and max_isolation counts on random ones. Use plain, dense or fsl"
+                f"sesa.choice is {self.sesa.choice!r}, but aggregation sesa needs random shards, "
+                "because max_isolation assumes them: choose sesa.choice = 'random', or "
+                "aggregation plain, dense or fsl"
             )
 
 
@@ -262,7 +267,7 @@ def optimizer_settings(server: Server, tables: Sequence[str] = ()) -> OptimizerS
     if server.optimizer == "lazy-adam":
         own["rates"] = dict.fromkeys(tables, server.lr * server.table_rate)
     if not 0 < server.table_rate < math.inf:
-        raise ConfigError(f"server.table_rate is {server.table_rate}; choose one above 0")
+        raise ConfigError(f"server.table_rate is {server.table_rate}: choose a number above 0")
     try:
         settings = OptimizerSettings(own.pop("optimizer"), **own)
         settings.build()
@@ -296,7 +301,7 @@ def merge(config: T, overrides: dict[str, Any], where: str = "") -> T:
     changes: dict[str, Any] = {}
     for name, value in overrides.items():
         if name not in known:
-            raise ConfigError(f"unknown setting {where}{name}; known: {', '.join(known)}")
+            raise ConfigError(f"unknown setting {where}{name}: choose from {', '.join(known)}")
         kind = known[name]
         if dataclasses.is_dataclass(kind):
             if not isinstance(value, dict):
@@ -351,17 +356,17 @@ def _checked(value: Any, kind: Any, where: str) -> Any:
     if typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
         if value not in choices:
-            raise ConfigError(f"{where} is {value!r}; choose one of {', '.join(choices)}")
+            raise ConfigError(f"{where} is {value!r}: choose one of {', '.join(choices)}")
         return value
     if isinstance(kind, types.GenericAlias):  # a tuple of some type
         if not isinstance(value, list | tuple):
             example = _EXAMPLES[kind.__args__[0]]
-            raise ConfigError(f"{where} is {value!r}; it must be a list, as [{example}]")
+            raise ConfigError(f"{where} is {value!r}, expected a list: write [{example}]")
         return tuple(_checked(entry, kind.__args__[0], where) for entry in value)
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise ConfigError(f"{where} is {value!r}; it must be {_WORDS[kind]}")
+        raise ConfigError(f"{where} is {value!r}, expected {_WORDS[kind]}")
     return value
 
 
@@ -378,8 +383,8 @@ def imported(name: str, setting: str) -> Callable[..., Any]:
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise ConfigError(
-            f"{setting} is {name!r}: give MODULE:NAME, the class or function NAME in MODULE.py, "
-            "which docs/own-experiments.md describes"
+            f"{setting} is {name!r}, expected MODULE:NAME for the class or function NAME in "
+            "MODULE.py: see docs/own-experiments.md"
         )
     try:
         module = importlib.import_module(module_name)
@@ -387,10 +392,13 @@ def imported(name: str, setting: str) -> Callable[..., Any]:
         if error.name != module_name.partition(".")[0]:
             raise
         raise ConfigError(
-            f"{setting} {name}: there is no module {module_name!r} in {Path.cwd()}, on PYTHONPATH "
-            "or installed"
+            f"{setting} is {name}, and Python finds no module {module_name!r}: start the command "
+            f"in the folder of {module_name}.py, or add the folder to PYTHONPATH"
         ) from error
     maker = getattr(module, attribute, None)
     if not callable(maker):
-        raise ConfigError(f"{setting} {name}: {module_name} has no class or function {attribute!r}")
+        raise ConfigError(
+            f"{setting} is {name}, and {module_name} has no class or function {attribute!r}: "
+            "correct the name after the colon"
+        )
     return maker  # type: ignore[no-any-return]

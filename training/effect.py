@@ -315,16 +315,20 @@ def refuse_idle(config: Config, preset: Config, options: Collection[str]) -> Non
     """
     for use in _idle(_SAVES_BYTES, config, preset):
         raise ConfigError(
-            f"{use.path} has no effect under {config.aggregation}: it is for {use.where}. Leave it "
-            "out of this run's settings"
+            f"{use.path} has no effect under {config.aggregation}, because it is for {use.where}: "
+            f"leave {use.path} out of this run's settings"
         )
     for use in _idle(_SETTINGS, config, preset):
-        raise ConfigError(f"{use.path} has no effect in this run: it is for {use.where}")
+        raise ConfigError(
+            f"{use.path} has no effect in this run, because it is for {use.where}: leave out "
+            f"{use.path}"
+        )
     for use in _idle(_BY_AGGREGATION, config, preset):
         if use.path in options:
             name = use.path.replace("_", "-")
             raise ConfigError(
-                f"--{name} has no effect under {config.aggregation}: it is for {use.where}"
+                f"--{name} has no effect under {config.aggregation}, because it is for "
+                f"{use.where}: leave out --{name}"
             )
 
 

@@ -68,10 +68,11 @@ def export(folder: Path, file: Path, *, force: bool) -> int:
         ParameterError: the task makes another model than the run had, or a value is not finite.
     """
     if file.exists() and not force:
-        raise ConfigError(f"{file} exists: add --force to replace it, or name another file")
+        raise ConfigError(f"{file} exists: add --force to replace the file, or choose another file")
     if not file.parent.is_dir():
         raise ConfigError(
-            f"the folder {file.parent} does not exist: make it, or name a file elsewhere"
+            f"the folder {file.parent} does not exist: create the folder, or choose a file "
+            "elsewhere"
         )
     config = _settings(folder)
     # Imported here, so that --help and mistakes in options answer at once.
@@ -81,7 +82,7 @@ def export(folder: Path, file: Path, *, force: bool) -> int:
 
     saved = CheckpointFolder(folder / "checkpoint").load()
     if saved is None:
-        raise ConfigError(f"{folder} holds no checkpoint yet: let the run go on with --resume")
+        raise ConfigError(f"{folder} has no checkpoint yet: continue the run with --resume first")
     fed = attach(config, build_task(config)).fed
     fed.load(saved.state)
     part = file.with_name(f"{file.name}.part")
@@ -96,7 +97,7 @@ def _settings(folder: Path) -> Config:
         preset = PRESETS[saved["preset"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"expected a folder of a run of python -m training, got {folder} ({error!r}): name the "
-            "folder of --out, and of several seeds one of its folders seed-S"
+            f"expected the folder of a run of python -m training, got {folder} ({error!r}): pass "
+            "the folder of --out, or one of its folders seed-S if the run has several seeds"
         ) from error
     return dataclasses.replace(merge(preset, saved), device="cpu")

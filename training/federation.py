@@ -173,9 +173,9 @@ def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
         if not remedy:
             raise _in_settings(error) from error
         raise ConfigError(
-            f"{cost}: add --above-break-even dense to send such segments whole (clients then "
-            "also download them whole), --above-break-even keep to keep the trees, or let a client "
-            "send less"
+            f"{cost}: add --above-break-even dense to send such segments whole (clients then also "
+            "download them whole), --above-break-even keep to keep the DPF trees, or let a "
+            "client send less"
         ) from error
     return with_noise(config, plan, task.num_clients, listing_of(config, task))
 
@@ -220,8 +220,8 @@ def sefl_units(settings: Sefl, frac_bits: int) -> tuple[int, int]:
     for name, units in (("l2_norm", norm), ("noise", noise)):
         if (given := getattr(settings, name)) and not 1 <= units <= 1 << 62:
             raise ConfigError(
-                f"sefl.{name} = {given} comes to {units:g} units of 2**-{frac_bits}: choose it so "
-                "that it is neither below one unit nor beyond 2**62, or other encoding.frac_bits"
+                f"sefl.{name} = {given} is {units:g} units of 2**-{frac_bits}, expected 1 unit to "
+                f"2**62 units: change sefl.{name}, or encoding.frac_bits"
             )
     bound = round(norm)
     return bound, round(settings.noise * bound)
@@ -245,8 +245,8 @@ def _sesa_plan(config: Config, task: Task, fed: Federated) -> SesaPlan:
     if not collusion:
         raise ConfigError(
             f"sesa.collusion is {config.sesa.collusion} of {config.clients_per_round} clients, "
-            f"which is not one: raise it to {1 / config.clients_per_round:.3g}, or take at least "
-            f"{math.ceil(1 / config.sesa.collusion - 1e-9)} clients a round"
+            f"less than one client: raise sesa.collusion to {1 / config.clients_per_round:.3g}, "
+            f"or clients_per_round to {math.ceil(1 / config.sesa.collusion - 1e-09)}"
         )
     rows = [rows_by_segment(fed.hooks, of_class) for of_class in task.widths.rows]
     return sesa.plan(
@@ -271,8 +271,8 @@ def rows_by_segment(hooks: Hooks, rows: Mapping[str, int]) -> dict[str, int]:
         shares = {rows[t.name] / t.shape[0] for t in tensors if t.name in rows}
         if len(shares) > 1:
             raise ConfigError(
-                f"{', '.join(t.name for t in tensors)} have rows of equal length, and clients "
-                "train different shares of each: choose another number of shards or layers"
+                f"{', '.join(t.name for t in tensors)} have rows of equal length, but clients "
+                "train different shares of each tensor: choose another number of shards or layers"
             )
     return {
         name: sum(rows[tensor.name] for tensor in tensors)

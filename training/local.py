@@ -27,8 +27,9 @@ def make_optimizer(model: nn.Module, local: Local) -> Optimizer:
         optimizer = imported(local.optimizer, "local.optimizer")(model, local)
         if not isinstance(optimizer, Optimizer):
             raise ConfigError(
-                f"local.optimizer {local.optimizer} returned a {type(optimizer).__name__}: let it "
-                "return one torch.optim.Optimizer for the parameters of the model"
+                f"local.optimizer {local.optimizer} returned a {type(optimizer).__name__}, "
+                "expected a torch.optim.Optimizer: return one optimizer for the parameters of "
+                "the model"
             )
     else:
         optimizer = _named_optimizer(model, local)
@@ -51,7 +52,8 @@ def _named_optimizer(model: nn.Module, local: Local) -> Optimizer:
         shown = [kind for kind in kinds if kind.lower() in near] or sorted(kinds)
         raise ConfigError(
             f"local.optimizer is {local.optimizer!r}: choose 'gradient', 'sgd', 'adam', a name in "
-            f"torch.optim ({', '.join(shown)}), or MODULE:NAME of a function that makes one"
+            f"torch.optim ({', '.join(shown)}), or MODULE:NAME of a function that returns an "
+            "optimizer"
         )
     options: dict[str, Any] = {"lr": local.lr}
     if local.weight_decay or "weight_decay" in inspect.signature(kinds[name]).parameters:
@@ -61,7 +63,7 @@ def _named_optimizer(model: nn.Module, local: Local) -> Optimizer:
     try:
         return kinds[name](model.parameters(), **options)
     except TypeError as error:
-        raise ConfigError(f"local.optimizer {name} does not take {options}: {error}") from error
+        raise ConfigError(f"local.optimizer {name} does not accept {options}: {error}") from error
 
 
 def begin_local_training(
@@ -154,6 +156,6 @@ def _check_labels(labels: torch.Tensor, output: torch.Tensor) -> None:
     wrong = labels[(labels != -100) & ((labels < 0) | (labels >= classes))]
     if classes and len(wrong):
         raise ConfigError(
-            f"a Batch has the label {int(wrong[0])}, the model has {classes} classes: number them "
-            "from 0, and give the model as many outputs"
+            f"a Batch has the label {int(wrong[0])}, and the model has {classes} classes: number "
+            "the classes from 0, and give the model as many outputs"
         )

@@ -48,10 +48,15 @@ class Privacy:
         for name, least in lowest.items():
             if not least <= getattr(self, name) < 1 << 40:
                 raise ConfigError(
-                    f"privacy.{name} is {getattr(self, name)}; choose {least} or more"
+                    f"privacy.{name} is {getattr(self, name)}: choose {least} or more"
                 )
         for name in ("delta", "list_share"):
             if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"privacy.{name} is {getattr(self, name)}; choose one in (0, 1)")
+                raise ConfigError(
+                    f"privacy.{name} is {getattr(self, name)}: choose a number above 0 and below 1"
+                )
         if self.rows and not self.epsilon:
-            raise ConfigError("privacy.rows needs privacy.epsilon, whose noise hides the choice")
+            raise ConfigError(
+                "privacy.rows hides the selected rows with noise and needs privacy.epsilon: set "
+                "privacy.epsilon"
+            )

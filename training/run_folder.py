@@ -63,7 +63,10 @@ class RunFolder:
         lines = self.metrics_file.read_text().splitlines() if self.metrics_file.exists() else []
         records = [_record(json.loads(line)) for line in lines[:finished]]
         if [record.round for record in records] != list(range(1, finished + 1)):
-            raise ConfigError(f"{self.metrics_file} does not hold rounds 1 to {finished}")
+            raise ConfigError(
+                f"{self.metrics_file} does not have rounds 1 to {finished}: start a new run in "
+                "another --out"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         write_settings(self.folder, self.config)
         replace_file(self.metrics_file, "".join(_line(record) for record in records))
@@ -204,12 +207,12 @@ def check_folder(folder: Path, config: Any, *, resume: bool, may_differ: Collect
     settings = folder / "config.json"
     if folder.exists() and not resume:
         raise ConfigError(
-            f"{folder} exists: add --resume to continue the run in it, or name another --out"
+            f"{folder} exists: add --resume to continue its run, or choose another --out"
         )
     if settings.exists():
         check_same(settings, config, folder, may_differ=may_differ)
     elif folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} holds no run to resume: name another --out")
+        raise ConfigError(f"{folder} has no run to resume: choose another --out")
 
 
 def check_same(file: Path, config: Any, folder: Path, *, may_differ: Collection[str]) -> None:
@@ -241,8 +244,8 @@ def check_same(file: Path, config: Any, folder: Path, *, may_differ: Collection[
             before |= free
         if name not in may_differ and before != now[name]:
             raise ConfigError(
-                f"{folder} holds a run with {name} = {before}, now it is {now[name]}: "
-                "resume with the same settings, or name another --out"
+                f"the run in {folder} has {name} = {before}, and now {name} is {now[name]}: "
+                "resume with the same settings, or choose another --out"
             )
 
 

@@ -47,9 +47,14 @@ class Run:
             summary = folder / "summary.json"
             told = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{folder} is not the folder of a run: {error}") from error
+            raise ConfigError(
+                f"{folder} is not the folder of a run ({error}): pass the folder of --out"
+            ) from error
         if not lines or len(lines[0]) < 2 or "exact" not in lines[0]:
-            raise ConfigError(f"{folder} has no round yet, or is of another kind of experiment")
+            raise ConfigError(
+                f"{folder} has no finished round, or another kind of experiment: choose a folder "
+                "of python -m training with a finished round"
+            )
         metric = str(told.get("metric") or list(lines[0])[1])
         return cls(folder, _flat(settings), metric, lines, told)
 
@@ -120,7 +125,10 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
     """
     if len({run.metric for run in runs}) > 1:
         told = ", ".join(f"{run.folder} has {run.metric}" for run in runs)
-        raise ConfigError(f"runs of several metrics cannot be compared: {told}")
+        raise ConfigError(
+            f"the runs have different metrics and cannot be compared, {told}: choose runs with "
+            "one metric"
+        )
     by_settings: dict[str, list[Run]] = {}
     for run in runs:
         own = {
@@ -133,7 +141,8 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
         seeds = [run.settings.get("seed", 0) for run in group]
         if len(set(seeds)) < len(seeds):
             raise ConfigError(
-                f"{', '.join(str(run.folder) for run in group)} are of the same settings and seed"
+                f"{', '.join(str(run.folder) for run in group)} have the same settings and "
+                "seed: pass only one of these folders"
             )
         first = group[0]
         told = ", ".join(f"{name} {first.settings.get(name, 'not known')}" for name in names)

@@ -22,7 +22,7 @@ def expect(wanted: str, holds: Callable[[Any], bool], section: object, *names: s
         if not holds(value):
             shown = list(value) if isinstance(value, tuple) else value
             where = f"{type(section).__name__.lower()}.{name}"
-            raise ConfigError(f"{where} is {shown}; choose {wanted}")
+            raise ConfigError(f"{where} is {shown}: choose {wanted}")
 
 
 def at_least(least: int, section: object, *names: str) -> None:
@@ -33,7 +33,7 @@ def at_least(least: int, section: object, *names: str) -> None:
 
 def expect_share(section: object, name: str) -> None:
     """Refuse a setting outside [0, 1)."""
-    expect("one in [0, 1)", lambda value: 0 <= value < 1, section, name)
+    expect("a number of at least 0 and below 1", lambda value: 0 <= value < 1, section, name)
 
 
 def expect_widths(section: object, name: str, none: str = "[]") -> None:

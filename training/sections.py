@@ -138,20 +138,20 @@ class Language:
         at_least(0, self, "valid_tokens")
         if self.width % self.heads:
             raise ConfigError(
-                f"language.width is {self.width}, which {self.heads} heads cannot share: choose a "
-                "multiple of language.heads"
+                f"language.width is {self.width}, which is not a multiple of language.heads = "
+                f"{self.heads}: choose a multiple"
             )
         expect_share(self, "dropout")
         expect("a fraction in (0, 1]", lambda rows: 0 < rows <= 1, self, "rows")
         if self.decoder == "adaptive" and self.width < 16:
             raise ConfigError(
-                f"language.width is {self.width}; the adaptive decoder, whose rarest words have "
-                "vectors of a sixteenth, needs at least 16"
+                f"language.width is {self.width}, but the adaptive decoder gives the rarest words "
+                "a sixteenth of the width: choose 16 or more"
             )
         if self.decoder == "adaptive" and self.block_embedding > 1:
             raise ConfigError(
-                f"language.block_embedding is {self.block_embedding}, and the adaptive decoder has "
-                "no such form: choose a tied or untied one, or block_embedding = 1"
+                f"language.block_embedding is {self.block_embedding}, which the adaptive decoder "
+                "does not support: choose a tied or untied decoder, or block_embedding = 1"
             )
 
 
@@ -341,7 +341,8 @@ class Encoding:
         for part, clip in self.parts:
             if not (part and clip > 0 and math.isfinite(clip)):
                 raise ConfigError(
-                    f"encoding.rest_clips has {part}={clip}: write PATTERN=CLIP, a clip above 0"
+                    f"encoding.rest_clips has {part}={clip}, expected a clip above 0: write "
+                    "PATTERN=CLIP, for example attention.*=0.001"
                 )
 
     @property
@@ -358,7 +359,8 @@ class Encoding:
                 found.append((part, float(clip)))
             except ValueError as error:
                 raise ConfigError(
-                    f"encoding.rest_clips has {text!r}: write PATTERN=CLIP, as attention.*=0.001"
+                    f"encoding.rest_clips has {text!r}, expected PATTERN=CLIP: write for example "
+                    "attention.*=0.001"
                 ) from error
         return found
 
@@ -422,8 +424,10 @@ class Sefl:
         expect("2048 or 4096", (2048, 4096).__contains__, self, "slots")
         at_least(0, self, "l2_norm", "noise")
         if self.noise and not self.l2_norm:
-            raise ConfigError("sefl.noise guarantees nothing without sefl.l2_norm: set both")
-        expect("one in (0, 1)", lambda delta: 0 < delta < 1, self, "delta")
+            raise ConfigError(
+                "sefl.noise without sefl.l2_norm gives no privacy guarantee: set both"
+            )
+        expect("a number above 0 and below 1", lambda delta: 0 < delta < 1, self, "delta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,15 +462,18 @@ class Sesa:
     def __post_init__(self) -> None:
         at_least(1, self, "shards")
         if not self.budgets:
-            raise ConfigError("sesa.budgets is empty; give the share that each class trains")
+            raise ConfigError(
+                "sesa.budgets is empty: give the share of the model that each class of clients "
+                "trains, for example [1.0, 0.5]"
+            )
         for budget in self.budgets:
             taken = budget * self.shards
             if not 0 < budget <= 1 or not math.isclose(taken, round(taken)) or round(taken) < 1:
                 raise ConfigError(
-                    f"sesa.budgets has {budget}: choose shares in (0, 1] that are whole numbers of "
-                    f"{self.shards} shards"
+                    f"sesa.budgets has {budget}: choose shares above 0 and at most 1 that are "
+                    f"whole numbers of {self.shards} shards"
                 )
-        expect("a share in (0, 1)", lambda share: 0 < share < 1, self, "collusion")
+        expect("a share above 0 and below 1", lambda share: 0 < share < 1, self, "collusion")
 
     @property
     def taken(self) -> tuple[int, ...]:

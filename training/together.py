@@ -70,8 +70,8 @@ class Together:
         rest = [segment for segment in plan.segments if not segment.retrieve]
         if len(rows) != 1 or not all(segment.is_dense for segment in rest):
             raise ConfigError(
-                "local.together needs rows of one length that clients fetch, and rest.policy = "
-                '"dense": choose these, or together = false'
+                'local.together needs retrieved rows of one length and rest.policy = "dense": '
+                'set rest.policy = "dense", or local.together = false'
             )
         self._plan, self._local, self._tables = plan, local, tables
         self._rows: Segment = rows[0]
@@ -260,8 +260,8 @@ def _replace_dropout(model: nn.Module) -> str:
     first = next((m for head in heads for m in head.modules() if isinstance(m, nn.Linear)), None)
     if len(found) > 1 or first is None:
         raise ConfigError(
-            f"local.together knows one dropout before a head, {type(model).__name__} has others: "
-            "choose dropout = 0 or together = false"
+            f"local.together supports one dropout, before a head, and {type(model).__name__} has "
+            "other dropouts: set dropout = 0, or local.together = false"
         )
     ((name, dropout),) = found
     parent, _, own = name.rpartition(".")

@@ -122,8 +122,9 @@ class Trainer:
         found = self.measure(self.task.evaluate)
         if self.task.metric not in found:
             raise ConfigError(
-                f"the task's metric is {self.task.metric!r}, its evaluate gives "
-                f"{', '.join(map(repr, found)) or 'nothing'}: name one of the figures"
+                f"the metric of the task is {self.task.metric!r}, and its evaluate() returns "
+                f"{', '.join(map(repr, found)) or 'nothing'}: choose one of these figures as the "
+                "metric"
             )
         return found
 
@@ -274,13 +275,13 @@ def _checked(figures: object) -> dict[str, float]:
         found = {str(name): float(value) for name, value in figures.items()}  # type: ignore[attr-defined]
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"a task's figures are {figures!r}: return a dict from names to numbers, "
-            "such as {'accuracy': 0.5}"
+            f"the figures of a task are {figures!r}: return a dict from names to numbers, such as "
+            "{'accuracy': 0.5}"
         ) from error
     if taken := sorted(reserved & set(found)):
         raise ConfigError(
-            f"a task's figures are named {', '.join(taken)}, which are columns of metrics.jsonl: "
-            "give them other names"
+            f"a task returns figures named {', '.join(taken)}, which are columns of "
+            "metrics.jsonl: choose other names"
         )
     return found
 

@@ -39,8 +39,8 @@ _CALLS: Final = ("download", "retrieve", "submit", "abort", "receipt")
 _TOLD: Final = (ConfigError, ParameterError, ProtocolError, FileNotFoundError, ValueError)
 """Errors that the command says in a line; the first that fits."""
 _ENDED: Final = (
-    "a worker has ended, by itself or killed, perhaps for memory, of which each takes what a model "
-    "and the data need: choose fewer workers"
+    "a worker process ended early, perhaps because memory ran out (each worker needs memory for a "
+    "model and its data): lower workers"
 )
 
 

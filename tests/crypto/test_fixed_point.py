@@ -123,7 +123,9 @@ def test_decoding_inverts_encoding_up_to_the_rounding(
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_nan_and_infinity_are_refused_with_a_remedy(value: float, dtype: type) -> None:
-    with pytest.raises(ParameterError, match=r"1 of 3 values are NaN or infinite.*learning rate"):
+    with pytest.raises(
+        ParameterError, match=r"1 of 3 values of the update are NaN or infinite.*learning rate"
+    ):
         FixedPoint().quantise(np.array([0.0, value, 1.0], dtype=dtype))
 
 
@@ -192,7 +194,7 @@ def test_cohorts_that_no_plan_has_are_refused_by_name(name: str, value: object) 
         return
     for make in (lambda **c: FixedPoint.finest(16, 1.0, **c),
                  lambda **c: FixedPoint.filling(16, 8, **c)):  # fmt: skip
-        with pytest.raises(ParameterError, match=f"{name} is {value!r}: give a whole number from"):
+        with pytest.raises(ParameterError, match=f"{name} is {value!r}: choose a whole number of"):
             make(**cohort)
 
 

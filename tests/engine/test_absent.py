@@ -206,8 +206,9 @@ def test_a_lookup_of_a_row_that_was_not_retrieved_is_refused_where_it_happens(
             reached = True
     assert not reached
     some = ", ".join(map(str, missing[:3]))
-    assert f"factors.weight: 3 rows were looked up that had not been retrieved ({some})" in str(
-        info.value
+    assert (
+        f"factors.weight: the model looked up 3 rows that the client had not retrieved ({some})"
+        in str(info.value)
     )
     held = len(rnd.rows["factors.weight"])
     assert any(f"{held} of 60 rows of factors.weight" in n for n in info.value.__notes__)
@@ -222,9 +223,9 @@ def test_a_budget_below_what_rows_names_is_said_with_both_numbers() -> None:
         with Round(hooks, task.client(task.begin(), 0), rows=rows_of(0)):
             raise AssertionError("the block must not run")
     assert (
-        f"this client uses {named} rows of factors.weight (segment 'rows4'), the plan's "
-        "rows_per_client is 5: train on fewer batches, or make the plan with "
-        f"rows_per_client={named} or more, as fed.suggest_rows(clients) says"
+        f"this client uses {named} rows of factors.weight (segment 'rows4'), and the "
+        "plan's rows_per_client is 5: train on fewer batches, or make a plan with "
+        f"rows_per_client={named} or more (fed.suggest_rows)"
     ) == str(info.value)
 
 
@@ -238,7 +239,9 @@ def test_a_lookup_of_an_absent_row_between_rounds_warns_until_the_rows_are_there
         warnings.simplefilter("error")
         hooks.model(present)
         hooks.rows_of([(absent,)])
-    with pytest.warns(UserWarning, match=r"factors\.weight: rows were looked up outside a round"):
+    with pytest.warns(
+        UserWarning, match=r"factors\.weight: outside a round the model looked up rows"
+    ):
         assert hooks.model(absent).isnan().all()
     hooks.complete(task.state)
     with warnings.catch_warnings():
@@ -262,7 +265,7 @@ def test_the_warning_of_an_incomplete_state_dict_is_the_same_whatever_is_missing
         with Round(hooks, task.client(link, 0), rows=rows):
             pass
     assert said[0] == said[1]
-    assert "this state_dict holds none of their values" in said[0][0]
+    assert "this state_dict has NaN in the other rows" in said[0][0]
 
 
 def test_user_code_that_stumbles_over_nan_hears_which_rows_are_there() -> None:

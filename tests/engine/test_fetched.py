@@ -70,7 +70,7 @@ def test_a_lookup_of_a_row_that_was_not_fetched_is_warned_of() -> None:
             model(BATCH)
         with (
             fetched_model(hooks, task.client(link, 0), few),
-            pytest.warns(UserWarning, match=r"fed\.evaluating\(servers, rows=ids\) has those"),
+            pytest.warns(UserWarning, match=r"use fed\.evaluating\(servers, rows=ids\)"),
         ):
             assert model(BATCH).isnan().any()
         assert not model(BATCH).isnan().any()

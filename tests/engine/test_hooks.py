@@ -107,7 +107,7 @@ def test_remove_leaves_no_trace() -> None:
     assert not hooks.status().attached
     assert attributes(model) == before
     assert optimizers[0].__dict__ == optimizer_before
-    with pytest.raises(ProtocolError, match=r"removed by detach\(\): make a new"):
+    with pytest.raises(ProtocolError, match=r"detach\(\) removed the hooks .*: make a new"):
         hooks.begin_round()
 
 
@@ -141,7 +141,9 @@ def test_copies_of_a_hooked_model_work_without_torchfsl(how: str) -> None:
 def test_two_sets_of_hooks_can_watch_one_model() -> None:
     model, optimizers = CASES[0].build()
     first = Hooks(model, optimizers)
-    with pytest.warns(UserWarning, match=r"is in another Federated.*detach\(\) on the other one"):
+    with pytest.warns(
+        UserWarning, match=r"is already in another Federated.*detach\(\) on the Federated"
+    ):
         both = [first, Hooks(model, optimizers)]
     for hooks in both:
         hooks.begin_round()

@@ -151,7 +151,9 @@ def test_a_failure_in_the_block_puts_local_parts_back() -> None:
 def test_local_names_that_are_not_there_are_refused() -> None:
     model = Personal()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ParameterError, match=r"'user', expected a parameter.*users\.weight"):
+    with pytest.raises(
+        ParameterError, match=r"'user', expected the name of a parameter.*users\.weight"
+    ):
         Hooks(model, optimizer, local=("user",))
     with pytest.raises(ParameterError, match=r"pass a list, local=\['users'\]"):
         Hooks(model, optimizer, local="users")
@@ -163,7 +165,7 @@ def test_loading_inside_a_round_is_refused_instead_of_sent() -> None:
     states = [copy.deepcopy(m.state_dict()) for m in (hooks.model, hooks.model.top)]
     for part, state in zip((hooks.model, hooks.model.top), states, strict=True):
         hooks.begin_round()
-        with pytest.raises(ProtocolError, match="would leave as an update"):
+        with pytest.raises(ProtocolError, match="would send the loaded values as an update"):
             part.load_state_dict(state)
         hooks.restore()
         part.load_state_dict(state)
@@ -185,7 +187,7 @@ def test_saving_a_model_without_all_its_rows_warns_until_it_is_complete(absent: 
     task = Task(Settings(rows=Rows(absent=absent)))
     hooks, link = task.hooks[0], task.begin()
     batch = make_batch(1)
-    message = r"item\.weight: rows are missing at this client.*only_missing=True"
+    message = r"item\.weight: this client holds only the rows .*only_missing=True"
     with Round(hooks, task.client(link, 0), rows=wanted(batch)) as rnd:
         with pytest.warns(UserWarning, match=message):
             hooks.model.state_dict()
@@ -196,7 +198,7 @@ def test_saving_a_model_without_all_its_rows_warns_until_it_is_complete(absent: 
         hooks.model.state_dict()
     held = rnd.rows["item.weight"]
     mine = hooks.model.item.weight.detach()[held].clone()
-    with pytest.raises(ParameterError, match=r"complete\(\) needs item\.weight"):
+    with pytest.raises(ParameterError, match=r"complete\(\) expects item\.weight"):
         hooks.complete({})
     hooks.complete(task.state)
     saved = hooks.model.state_dict()
@@ -234,7 +236,9 @@ def test_an_update_that_could_not_be_sent_and_never_was_is_named() -> None:
 
     with pytest.raises(ParameterError, match=r"weight is 0\.5"), rnd:
         work(rnd)
-    with pytest.warns(UserWarning, match=r"client 0 in round 0 .* never sent .*call retry\(\)"):
+    with pytest.warns(
+        UserWarning, match=r"client 0 could not send its update of round 0, .*call retry\(\)"
+    ):
         del rnd
 
 

@@ -191,7 +191,7 @@ def test_an_optimizer_made_anew_each_round_keeps_delta_exact_and_gradient_honest
     hooks = Hooks(model, torch.optim.Adam(model.parameters()), Settings(source="gradient"))
     hooks.begin_round()
     train(model, [torch.optim.Adam(model.parameters(), lr=0.1)], [make_batch(1)])
-    with pytest.raises(ParameterError, match=r"changed during a round of source='gradient'"):
+    with pytest.raises(ParameterError, match=r"changed during a round with source='gradient'"):
         hooks.update(plan)
 
 

@@ -573,7 +573,7 @@ def test_what_is_no_model_or_no_optimizer_is_refused() -> None:
         Hooks(optimizer, model)  # type: ignore[arg-type]
     for wrong in ("sgd", None, model.parameters(), torch.optim.lr_scheduler.StepLR(optimizer, 1)):
         with pytest.raises(
-            ParameterError, match=r"expected a torch\.optim\.Optimizer, got a .*: pass"
+            ParameterError, match=r"expects a torch\.optim\.Optimizer, got a .*: pass"
         ):
             Hooks(model, wrong)  # type: ignore[arg-type]
     assert len(Hooks(model, [optimizer, optimizer]).optimizers) == 1

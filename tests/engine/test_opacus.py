@@ -119,6 +119,7 @@ def test_opacus_taking_over_after_attach_is_noticed() -> None:
     wrapped, noisy, loader = private(model, optimizer)
     hooks.begin_round()
     with pytest.raises(
-        ParameterError, match=r"words\.weight: Opacus took over after torchfsl\.Federated was made"
+        ParameterError,
+        match=r"words\.weight: make_private of Opacus was called after torchfsl\.Federated",
     ):
         epoch(wrapped, noisy, loader)

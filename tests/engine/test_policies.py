@@ -68,13 +68,13 @@ def test_amounts_count_or_are_fractions_rounded_up() -> None:
 def test_nonsense_in_policies_is_refused() -> None:
     with pytest.raises(ParameterError, match="block"):
         BlockTopK(0.5, block=0)
-    with pytest.raises(ParameterError, match="not both"):
+    with pytest.raises(ParameterError, match="got both top and choose"):
         Rows(top=3, choose=RandomK(3))
     with pytest.raises(ParameterError, match="distinct"):
         Fixed([1, 1])
     with pytest.raises(ParameterError, match="distinct"):
         Fixed({"a.weight": [-1]})
-    with pytest.raises(ParameterError, match=r"\[0, 3\)"):
+    with pytest.raises(ParameterError, match="from 0 to 2"):
         Fixed([1, 3]).count(3)
     with pytest.raises(ParameterError, match="restrict"):
         Rows(untouched="ignore")  # type: ignore[arg-type]
@@ -250,7 +250,7 @@ def test_without_a_residual_rows_beyond_the_budget_raise() -> None:
     plan = rows_plan(10, 2, 2)
     change = TableChange(torch.tensor([1, 2, 3]), torch.ones(3, 2, dtype=torch.float64))
     for residual, rows in ((None, Rows()), (Residual(), Rows(error_feedback=False))):
-        with pytest.raises(ParameterError, match=r"3 rows changed.*budget is 2.*rows_per_client"):
+        with pytest.raises(ParameterError, match=r"3 rows changed.*plan allows 2.*rows_per_client"):
             choose_rows(plan.segments[0], [(0, change)], rows, residual, 0)
 
 
@@ -302,5 +302,5 @@ def test_residual_state_survives_saving_and_loading() -> None:
     assert torch.equal(mine.pending, theirs.pending)
     with pytest.raises(ParameterError, match="state_dict"):
         other.load_state_dict({"format": 99})
-    with pytest.raises(ParameterError, match="another shape"):
+    with pytest.raises(ParameterError, match="other shapes"):
         other.rows("rows", 3, torch.device("cpu"))

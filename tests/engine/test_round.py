@@ -103,7 +103,7 @@ def test_a_client_asks_once_and_has_dropped_out_if_it_goes_no_further() -> None:
     ]
     for rnd in rounds:
         rnd.prefetch()
-    with pytest.raises(ProtocolError, match="started already"):
+    with pytest.raises(ProtocolError, match="has already started"):
         rounds[0].prefetch()
     before = {n: value.clone() for n, value in task.hooks[1].model.state_dict().items()}
     with rounds[0]:
@@ -220,7 +220,7 @@ def test_a_failing_client_sends_what_every_client_sends_and_its_model_is_put_bac
                 for key, value in hooks.model.state_dict().items():
                     assert torch.equal(value.nan_to_num(7), before[key].nan_to_num(7)), key
                 assert hooks.residual.state_dict() == residual
-                with pytest.raises(ProtocolError, match="nothing to send again"):
+                with pytest.raises(ProtocolError, match="no update to send again"):
                     rnd.retry()
             else:
                 batch = make_batch(1) if retrieve else make_batch(number)
@@ -419,7 +419,7 @@ def test_after_a_weight_of_a_wrong_type_nothing_is_lost_and_a_good_one_is_taken(
                 rnd.retry()
         rnd.weight = np.int64(weights[number])  # type: ignore[assignment]
         assert rnd.retry() is rnd.receipt
-        with pytest.raises(ProtocolError, match="nothing to send again"):
+        with pytest.raises(ProtocolError, match="no update to send again"):
             rnd.retry()
         assert rnd.update is not None
         updates.append({n: type(u)(u.indices, u.values * weights[number])
@@ -451,7 +451,7 @@ def test_whoever_weighs_too_much_reports_like_all_others_and_adds_nothing(
             with pytest.raises(ParameterError, match=said), rnd:  # noqa: PT012 leaving raises
                 train(hooks.model, hooks.optimizers, [batch])
                 rnd.weight = bad
-            with pytest.raises(ProtocolError, match="nothing to send again"):
+            with pytest.raises(ProtocolError, match="no update to send again"):
                 rnd.retry()
             assert rnd.update is None
         traffics.append(sorted((kind, size) for kind, _, size in link.traffic))
@@ -496,13 +496,13 @@ def test_sending_again_inside_the_block_or_after_it_went_is_refused() -> None:
     task = Task()
     link, hooks = task.begin(), task.hooks[0]
     with (
-        pytest.raises(ProtocolError, match="nothing to send again"),
+        pytest.raises(ProtocolError, match="no update to send again"),
         Round(hooks, task.client(link, 0), rows={"item": [1]}) as rnd,
     ):
         rnd.retry()
     with Round(hooks, task.client(link, 1), rows={"item": [1]}, number=0) as rnd:
         pass
-    with pytest.raises(ProtocolError, match="nothing to send again"):
+    with pytest.raises(ProtocolError, match="no update to send again"):
         rnd.retry()
     assert task.finish().clients == (0, 1)
 
@@ -672,7 +672,7 @@ def test_clipped_values_are_reported_and_warned_of_once(
     client = task.client(link, 0)
     with (
         caplog.at_level(logging.DEBUG, "torchfsl"),
-        pytest.warns(UserWarning, match="were cut") as caught,
+        pytest.warns(UserWarning, match="were clipped") as caught,
         Round(hooks, client, rows=wanted(make_batch(1))) as rnd,
     ):
         train(hooks.model, hooks.optimizers, [make_batch(1)])
@@ -680,7 +680,7 @@ def test_clipped_values_are_reported_and_warned_of_once(
     assert rnd.clip_report.num_clipped > 0
     text = str(caught[0].message)
     assert said in text
-    assert f"the largest is {rnd.clip_report.largest:.3g}" in text
+    assert f"largest: {rnd.clip_report.largest:.3g}" in text
     assert not encodings or ", 0.5 of 'rest'" in text
     assert caught[0].filename == __file__
     assert "largest" not in caplog.text  # logs name no magnitudes
@@ -715,7 +715,7 @@ def test_a_second_block_on_one_model_and_a_wrong_number_are_told_what_to_do() ->
     )
     with (
         first,
-        pytest.raises(ProtocolError, match="another client on this model begins after this one's"),
+        pytest.raises(ProtocolError, match="leave the block of that round first"),
         second,
     ):
         pass

@@ -94,6 +94,6 @@ def test_a_round_of_gradients_steps_as_central_training_does() -> None:
 @pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.Adafactor, torch.optim.SparseAdam])
 def test_an_optimizer_that_looks_at_whole_parameters_is_refused(kind: Any) -> None:
     with pytest.raises(
-        ParameterError, match=rf"{kind.__name__} does not step .* choose one of SGD"
+        ParameterError, match=rf"{kind.__name__} does not update .* choose from SGD"
     ):
         TorchOptimizer(kind)

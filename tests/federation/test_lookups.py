@@ -73,7 +73,7 @@ class Model(nn.Module):
 
 @pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize("kind", [Positions, Shifted, Hashed, Functional])
-@pytest.mark.filterwarnings("ignore:.*sent dense")
+@pytest.mark.filterwarnings("ignore:.*is sent dense, because")
 def test_a_class_that_reads_other_rows_is_sent_whole_and_right(kind: Any, by_name: bool) -> None:
     def trained(model: Model, optimizer: Any, ids: torch.Tensor) -> None:
         optimizer.zero_grad()

@@ -270,7 +270,7 @@ def test_a_weight_of_another_kind_keeps_the_update_for_retry() -> None:
             rnd.weight = 2.5  # type: ignore[assignment]
         rnd.weight = 2
         assert rnd.retry().upload_bytes == rnd.receipt.upload_bytes
-        with pytest.raises(ProtocolError, match="nothing to send"):
+        with pytest.raises(ProtocolError, match="no update to send"):
             rnd.retry()
     assert result.num_clients == 3
     assert result.matches_plain

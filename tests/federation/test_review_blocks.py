@@ -82,7 +82,7 @@ def test_a_retry_that_is_refused_for_good_ends_the_round() -> None:
     rnd.weight = 2
     with pytest.raises(torchfsl.errors.Error):
         rnd.retry()
-    with pytest.raises(ProtocolError, match="nothing to send"):
+    with pytest.raises(ProtocolError, match="no update to send"):
         rnd.retry()
     assert not fed.hooks.residuals.of(2)._staged
 

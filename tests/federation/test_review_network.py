@@ -132,7 +132,7 @@ def test_an_update_that_was_cut_off_is_sent_again_and_is_in_the_sum_once(
         receipt = rnd.retry()
         rounds += [rnd, members[2].take_part()]
         assert receipt.upload_bytes == rounds[0].receipt.upload_bytes
-        with pytest.raises(ProtocolError, match="nothing to send"):
+        with pytest.raises(ProtocolError, match="no update to send"):
             rnd.retry()
         result = task.close_round()
         assert result.num_clients == CLIENTS
@@ -162,7 +162,7 @@ def test_an_update_of_a_round_that_is_over_is_given_up(running: LoopbackServers)
         with pytest.raises(Error) as refused:
             rnd.retry()
         assert not isinstance(refused.value, NotReady)
-        with pytest.raises(ProtocolError, match="nothing to send"):
+        with pytest.raises(ProtocolError, match="no update to send"):
             rnd.retry()
         assert not odd.fed.hooks.residuals.of(1)._staged
         for member in members:

@@ -178,7 +178,7 @@ def test_loading_inside_a_round_is_refused_and_loses_nothing() -> None:
 
 def test_loading_nothing_is_refused() -> None:
     hooks, _, _ = attached()
-    with pytest.raises(ParameterError, match="no tensors to load: pass ServerModel"):
+    with pytest.raises(ParameterError, match="got an empty mapping: pass ServerModel"):
         hooks.load({})
 
 

@@ -83,7 +83,7 @@ def test_a_run_stops_once_an_auditor_has_named_a_server(
         halted = pytest.raises(ProtocolError, match="halted: audit_liar_named")
         with pair.audited_by(0, 1), halted:
             run.start(2)
-        assert "the model stays as it is" in caplog.text
+        assert "the model did not change in this round" in caplog.text
         assert "its auditor names server 1 (share:" in caplog.text
         assert run.opened == {}
         assert run.strategy.model is not None

@@ -350,7 +350,9 @@ def test_a_policy_of_the_node_refuses_the_plan_before_anything_is_sent(
 def test_more_nodes_than_the_plan_allows_are_refused_before_the_round_opens(run_id: int) -> None:
     recorder = Recorder()
     run = Run(recorder, HereGrid(recorder.app, [{}] * 3, run_id=run_id), plan={"max_clients": 2})
-    with pytest.raises(ParameterError, match="3 nodes are sampled, the plan has max_clients = 2"):
+    with pytest.raises(
+        ParameterError, match="the strategy samples 3 nodes, and the plan has max_clients = 2"
+    ):
         run.start(1)
     assert not local_folder(run_id).exists()
 

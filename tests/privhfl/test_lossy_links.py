@@ -110,7 +110,7 @@ def ask_once(
 
 
 def of_a_sum(kind: Kind) -> str:
-    return "did not arrive: ask again" if kind == Kind.SUM else ""
+    return "did not arrive: query again" if kind == Kind.SUM else ""
 
 
 @pytest.mark.parametrize(("comparison", "kind"), EVERY_KIND)
@@ -166,7 +166,9 @@ def test_fewer_than_the_minimum_are_refused_with_the_remedy(kind: Kind) -> None:
     made, asked = modules(), images(2)
     querying = federation(made, min_answering=2)
     querying._lose = lambda client, data: client == 1 and kind_of(data) == kind
-    with pytest.raises(ProtocolError, match=r"clients \[2\] arrived.*wants 2: ask again"):
+    with pytest.raises(
+        ProtocolError, match=r"weights of clients \[2\] .*needs 2 clients: query again"
+    ):
         querying.ask(0, [1, 2], asked)
     querying._lose = None
     goes_on(querying, made, asked)
@@ -328,7 +330,7 @@ def test_images_beyond_the_calibrated_range_are_refused_at_the_asker() -> None:
         wrong[1, 2, 3, 4] = scale
         for mode in ("secure", "fixed"):
             querying.mode = mode
-            with pytest.raises(ParameterError, match="the samples of client 0"):
+            with pytest.raises(ParameterError, match="the largest sample of client 0"):
                 querying.ask(0, [1, 2], wrong)
     querying.mode = "secure"
     assert not querying.server._sums

@@ -125,7 +125,7 @@ def test_a_client_that_contributes_to_less_than_it_owns_is_refused_and_not_count
     plan = embedding(SesaPlan.max_isolation)
     home = OneServer(plan, ServerModel(zeros(plan)), dict.fromkeys(CLIENTS, 0))
     home.open_round(1, CLIENTS)
-    with pytest.raises(ParameterError, match=r"Nothing was sent\. Plan a Width"):
+    with pytest.raises(ParameterError, match=r"it sent no update: plan a smaller Width"):
         hand_in(home, 3, form)
     for client in CLIENTS[4:]:  # whoever goes on without it is alone with those that do contribute
         hand_in(home, client, "all")
@@ -139,7 +139,7 @@ def test_run_round_ends_unopened_where_data_choose_the_rows() -> None:
     server = Server(plan=plan, model=ServerModel(zeros(plan)))
     widths = dict.fromkeys(CLIENTS, 0)
     updates = {client: touched(client, "fewer asked for")[1] for client in CLIENTS}
-    with pytest.raises(ParameterError, match="contributes to 2 submodels, its width owns 6"):
+    with pytest.raises(ParameterError, match="contributes to 2 submodels, expected all 6"):
         run_round(server, updates, widths, round_number=1)
     whole = {client: touched(client, "all")[1] for client in CLIENTS}
     sums = run_round(server, whole, widths, round_number=2).sums

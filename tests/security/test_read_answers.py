@@ -58,5 +58,5 @@ def test_an_answer_of_another_client_or_server_does_not_open() -> None:
             return super().fetch(party, kind, round_number, 3)
 
     taking._servers = Swapped(*servers)
-    with pytest.raises(ProtocolError, match="does not fit its seal"):
+    with pytest.raises(ProtocolError, match="failed its authentication"):
         taking.retrieve()

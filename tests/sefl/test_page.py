@@ -75,11 +75,11 @@ def test_signed_are_what_the_first_table_says() -> None:
             assert session.signed
         question = aggregator.close_round()
         for place in (64 + 32, 64 + 32 + 63):
-            with pytest.raises(RejectedSubmission, match="not signed by"):
+            with pytest.raises(RejectedSubmission, match="signature is not from"):
                 key_holder.open(altered(question, place))
         assert key_holder.num_opened == number
         answer = key_holder.open(question)
-        with pytest.raises(RejectedSubmission, match="not signed by"):
+        with pytest.raises(RejectedSubmission, match="signature is not from"):
             aggregator.open(altered(answer, 64 + 32))
         aggregator.apply(aggregator.open(answer))
     assert cells("signatures")[1].startswith("SUM and VALUE, by keys that the plan names; RECEIPT.")

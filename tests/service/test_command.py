@@ -54,7 +54,7 @@ def test_fewest_reports_that_a_server_opens_are_at_least_one(
         capsys, "serve", "--party", "0", "--listen", "127.0.0.1:0", "--peer", "https://b:1",
         "--state", str(tmp_path / "state"), "--tls", str(tmp_path), "--min-clients", given,
     )  # fmt: skip
-    assert f"--min-clients is {given}: it is at least 1" in text
+    assert f"--min-clients is {given}: choose 1 or more" in text
     assert "storage" not in text
 
 

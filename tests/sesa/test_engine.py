@@ -105,15 +105,17 @@ def test_the_engine_describes_a_model_to_one_server() -> None:
 
 def test_the_engine_refuses_what_one_server_cannot_take() -> None:
     fed = federated(network())
-    with pytest.raises(ParameterError, match=r"segment 'rows6' .*: how many rows"):
+    with pytest.raises(ParameterError, match=r"segment 'rows6' .*has no limit on the rows"):
         sesa.plan(fed, widths=[({"rows12": 8}, 22)], collusion=2)
-    with pytest.raises(ParameterError, match="at least one class"):
+    with pytest.raises(ParameterError, match="widths is empty"):
         sesa.plan(fed, widths=[], collusion=2)
-    with pytest.raises(ParameterError, match="got 0: choose 1 to"):
+    with pytest.raises(ParameterError, match="trains 0 submodels: choose a whole number from 1 to"):
         sesa.plan(fed, widths=[(8, 18), (0, 4)], collusion=2)
     net = network()
     other = Federated(net, torch.optim.SGD(net.parameters(), lr=0.2), rest=TopK(0.5))
-    with pytest.raises(ParameterError, match=r"chosen after training.*rest=torchfsl\.Dense\(\)"):
+    with pytest.raises(
+        ParameterError, match=r"selects positions after training.*rest=torchfsl\.Dense\(\)"
+    ):
         sesa.plan(other, widths=[(4, 22)], collusion=2)
 
 

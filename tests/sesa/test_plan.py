@@ -102,15 +102,21 @@ def test_a_round_of_fewer_wide_clients_than_planned_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"collusion": 0}, "collusion is at least 1"),
-        ({"dropouts": -1}, "dropouts are not negative"),
-        ({"collusion": 5}, r"need 7 answers, 6 clients with 0 dropouts give 6: plan at most 1"),
-        ({"dropouts": 3}, r"need 4 answers, 6 clients with 3 dropouts give 3"),
-        ({"dropouts": 2, "min_clients": 5}, r"min_clients is 5, 6 clients with 2 dropouts give 4"),
+        ({"collusion": 0}, "choose collusion of 1 or more"),
+        ({"dropouts": -1}, "dropouts of 0 or more"),
+        (
+            {"collusion": 5},
+            r"need 7 answers, but 6 clients minus 0 dropouts leave 6: plan at most 1",
+        ),
+        ({"dropouts": 3}, r"need 4 answers, but 6 clients minus 3 dropouts leave 3"),
+        (
+            {"dropouts": 2, "min_clients": 5},
+            r"min_clients is 5, but 6 clients minus 2 dropouts leave 4",
+        ),
         ({"submodels": 5, "owned": (5, 1)}, "plan at most 4 submodels"),
-        ({"owned": (3, 1)}, "got 3: choose 1 to 2"),
-        ({"owned": (2, 0)}, "got 0: choose 1 to"),
-        ({"clients": (6, 0)}, "0 clients; give at least 1"),
+        ({"owned": (3, 1)}, "trains 3 submodels: choose a whole number from 1 to 2"),
+        ({"owned": (2, 0)}, "trains 0 submodels: choose a whole number from 1 to"),
+        ({"clients": (6, 0)}, "0 clients: choose a whole number of 1 or more"),
         ({"max_isolation": float("nan")}, "max_isolation"),
         ({"max_isolation": -1.0}, "max_isolation"),
         ({"max_isolation": 0.001}, "at most one honest contributor"),
@@ -126,13 +132,13 @@ def test_refuses(change: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lane": "count"}, "no lanes"),
-        ({"lane": "weight", "max_weight": 3}, "no lanes"),
-        ({"l2_bound": 1000, "noise_sigma": 5}, "adds no noise"),
-        ({"widths": ()}, "add up to 6"),
-        ({"widths": (Width((2, 1), 5),)}, "add up to 6"),
-        ({"widths": (Width((2,), 6),)}, "one number a segment"),
-        ({"widths": (Width((2, 2), 6),)}, "got 2: choose 1 to 1"),
+        ({"lane": "count"}, "no counts, weights or noise"),
+        ({"lane": "weight", "max_weight": 3}, "no counts, weights or noise"),
+        ({"l2_bound": 1000, "noise_sigma": 5}, "no counts, weights or noise"),
+        ({"widths": ()}, "add up to max_clients = 6"),
+        ({"widths": (Width((2, 1), 5),)}, "add up to max_clients = 6"),
+        ({"widths": (Width((2,), 6),)}, "one number per segment"),
+        ({"widths": (Width((2, 2), 6),)}, "trains 2 submodels: choose a whole number from 1 to 1"),
         ({"collusion": 1.5}, "not an integer"),
         ({"wire_version": 2}, "plan of version 2"),
         ({"suite": "none"}, "suite 'none'"),
@@ -146,7 +152,7 @@ def test_refuses_fields(change: dict[str, Any], message: str) -> None:
 def test_a_segment_with_a_subset_is_refused() -> None:
     plan = make_plan()
     table = dataclasses.replace(plan.segments[0], m=1, k_max=1, subset=(1,), retrieve=False)
-    with pytest.raises(ParameterError, match="no subset"):
+    with pytest.raises(ParameterError, match="subset of rows, which sesa does not support"):
         dataclasses.replace(plan, segments=(table, plan.segments[1]))
 
 

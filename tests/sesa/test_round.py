@@ -94,7 +94,7 @@ def test_every_pattern_of_dropouts_is_exact_or_opens_nothing(first: int) -> None
                 aggregation.drop(client)
         survivors = [c for c in widths if last[c] in (0, 3)]
         if list(last.values()).count(0) < 3:
-            with pytest.raises(ProtocolError, match=r"may|wanted to open"):
+            with pytest.raises(ProtocolError, match=r"may|more answers of survivors"):
                 aggregation.close_round()
             assert model.digest() == before
         else:
@@ -165,7 +165,7 @@ def test_one_dropout_too_many_is_refused_with_the_limit() -> None:
         run_round(server, four, widths, round_number=1)
     three = {c: None if c < 19 else update for c, update in updates.items()}
     run_round(server, three, widths, round_number=2)
-    with pytest.raises(ProtocolError, match="3 clients, a round of this plan takes 4"):
+    with pytest.raises(ProtocolError, match="has 3 clients, expected 4"):
         run_round(server, dict(list(updates.items())[:3]), widths, round_number=3)
 
 
@@ -275,7 +275,7 @@ def test_a_mistake_in_private_values_looks_like_any_client() -> None:
                 session.submit(too_large)
         else:
             session.submit(update)
-        with pytest.raises(ProtocolError, match="submitted already"):
+        with pytest.raises(ProtocolError, match="already submitted"):
             session.submit(update)
     opened = aggregation.close_round().opened
     counted = [update for c, update in updates.items() if c not in (10, 13, 16)]
@@ -298,9 +298,9 @@ def test_weights_and_foreign_positions_are_refused() -> None:
         session.submit(update, weight=2)
     foreign = {**update, "table": SegmentUpdate(np.array([2]), np.ones((1, 3), dtype=np.int64))}
     session = aggregation.participant(13).start_round(1, indices={"table": [0, 1]})
-    with pytest.raises(ParameterError, match="outside the round's selection"):
+    with pytest.raises(ParameterError, match="did not select for the round"):
         session.submit(foreign)
-    with pytest.raises(ParameterError, match="3 submodels, a client of this width trains 2"):
+    with pytest.raises(ParameterError, match="3 submodels, but a client of this width trains 2"):
         aggregation.participant(16).start_round(1, indices={"table": [0, 1, 2]})
     with pytest.raises(ParameterError, match="plan wants"):
         aggregation.participant(19).start_round(1)
@@ -334,7 +334,7 @@ def test_a_cohort_may_be_a_part_of_the_clients() -> None:
     aggregation = OneServer(plan, make_model(plan), widths)
     with pytest.raises(ParameterError, match="no client 5"):
         aggregation.open_round(0, [5, 10])
-    with pytest.raises(RejectedSubmission, match="the round is full: 8"):
+    with pytest.raises(RejectedSubmission, match="has its maximum of 8"):
         aggregation.open_round(0, widths)
     cohort = [99, 10, 13, 25, 31]
     aggregation.open_round(1, cohort)
@@ -407,9 +407,9 @@ def test_rounds_are_numbered_upward_and_entered_before_they_are_sealed() -> None
     clients = [Client(plan, link, client_id=c, width=w) for c, w in widths.items()]
     begin_round(link, clients, 6)
     session = clients[0].start_round(6, indices={"table": [0]})
-    with pytest.raises(ProtocolError, match="start once"):
+    with pytest.raises(ProtocolError, match=r"start\(\) once"):
         clients[0].start_round(6, indices={"table": [0]})
-    with pytest.raises(ProtocolError, match="after it has submitted"):
+    with pytest.raises(ProtocolError, match="after submit"):
         session.answer()
     with pytest.raises(ProtocolError, match="dropped out"):
         finish_round(link, [session])

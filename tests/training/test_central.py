@@ -127,5 +127,5 @@ def test_a_finished_run_is_ranked_again_from_its_checkpoint(tmp_path: Path) -> N
 
 def test_central_is_for_recommenders_and_without_dropouts() -> None:
     for changes in ({"preset": "cnn-mnist"}, {"dropouts": 0.34}):
-        with pytest.raises(ConfigError, match="pools the samples of a recommender's users"):
+        with pytest.raises(ConfigError, match="needs a recommender or the preset own"):
             dataclasses.replace(central(), **changes)

@@ -68,7 +68,7 @@ def test_missing_or_odd_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="whole numbers"):
         load_interactions(tmp_path)
     write_folder(tmp_path, ["1 2 3"], {})
-    with pytest.raises(ValueError, match="no user has 3 items"):
+    with pytest.raises(ValueError, match="each user has fewer than 3 items"):
         load_interactions(tmp_path)
 
 
@@ -232,7 +232,7 @@ def test_validation_takes_a_tenth_of_the_training_split_and_never_the_test(kind:
     others = {tuple(for_validation(data, Stream(s, "validation")).test.labels) for s in range(9)}
     assert len(others) > 1
     few = LabelledData(Table(inputs[:9], labels[:9]), nobody, 25)
-    with pytest.raises(DataError, match="9 training examples have no tenth"):
+    with pytest.raises(DataError, match="9 training examples are too few"):
         for_validation(few, Stream(3, "validation"))
 
 

@@ -88,7 +88,7 @@ def test_a_file_is_replaced_on_demand_only(
     run(folder, "kept")
     (folder / "model.pt").write_text("mine")
     said = refused(capsys, "kept", "--torch", "model.pt")
-    assert "model.pt exists: add --force to replace it" in said
+    assert "model.pt exists: add --force to replace" in said
     assert (folder / "model.pt").read_text() == "mine"
     assert export(["kept", "--torch", "model.pt", "--force"]) == 0
     assert "0.weight" in read("model.pt")
@@ -103,9 +103,9 @@ def test_what_cannot_be_exported_is_told_with_the_remedy(
     (folder / "seeds" / "seed-0").mkdir(parents=True)
     assert "one of its folders seed-S" in refused(capsys, "seeds", "--torch", "a.pt")
     (folder / "seeds" / "config.json").write_text('{"preset": "privhfl"}')
-    assert "expected a folder of a run" in refused(capsys, "seeds", "--torch", "a.pt")
+    assert "expected the folder of a run" in refused(capsys, "seeds", "--torch", "a.pt")
     (folder / "seeds" / "config.json").write_text("[]")
-    assert "expected a folder of a run" in refused(capsys, "seeds", "--torch", "a.pt")
+    assert "expected the folder of a run" in refused(capsys, "seeds", "--torch", "a.pt")
     run(folder, "changes")
     assert "the folder absent does not exist: make it" in refused(
         capsys, "changes", "--torch", "absent/a.pt"
@@ -118,7 +118,7 @@ def test_what_cannot_be_exported_is_told_with_the_remedy(
     assert "0.weight of shape (2000, 16)" in refused(capsys, "changes", "--torch", "a.pt")
     (folder / "changes" / "checkpoint" / "index.json").unlink()
     said = refused(capsys, "changes", "--torch", "a.pt")
-    assert "holds no checkpoint yet: let the run go on with --resume" in said
+    assert "has no checkpoint yet: continue the run with --resume" in said
     assert not (folder / "a.pt").exists()
 
 

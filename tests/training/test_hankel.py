@@ -164,14 +164,14 @@ def test_a_whole_model_is_projected_to_blocks(network: type[nn.Module], decoder:
 
 def test_a_model_of_other_sizes_is_not_projected() -> None:
     whole = models.LSTMLanguageModel(words=20, width=6)
-    with pytest.raises(ValueError, match="equal sizes otherwise"):
+    with pytest.raises(ValueError, match="otherwise equal sizes"):
         in_blocks(whole.state_dict(), models.LSTMLanguageModel(words=20, width=8, block=4))
-    with pytest.raises(ValueError, match="has none"):
+    with pytest.raises(ValueError, match="has no such tensor"):
         in_blocks(whole.state_dict(), models.LSTMLanguageModel(words=20, width=6, layers=3))
 
 
 def test_a_size_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="choose 1 or more"):
         HankelLinear(4, 4, block=0)
 
 
@@ -234,5 +234,5 @@ def test_likelihoods_of_all_words_sum_to_one(network: type[nn.Module], decoder: 
 
 
 def test_heads_that_cannot_share_the_width_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 heads cannot share a width of 8"):
+    with pytest.raises(ValueError, match="the width is 8, which is not a multiple of 3"):
         models.TransformerLanguageModel(words=48, width=8, heads=3)

@@ -68,11 +68,15 @@ def test_parquet_gives_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "text", "said"),
     [
-        ("", LINES, "events.csv has the columns uid, sku, at, kind: say which are which"),
+        (
+            "",
+            LINES,
+            "events.csv has the columns uid, sku, at, kind: say which columns hold which data",
+        ),
         ("user=uid", LINES, "lacks item=NAME"),
         ("user=uid,item=product", LINES, "item=product, but events.csv has the columns"),
-        ("user=uid,thing=sku", LINES, "'thing=sku' is not to be read"),
-        ("user=uid,user=sku", LINES, "'user=sku' is not to be read"),
+        ("user=uid,thing=sku", LINES, "cannot read 'thing=sku'"),
+        ("user=uid,user=sku", LINES, "cannot read 'user=sku'"),
         ("user=uid,item=sku,time=kind", LINES, "neither a number nor a date"),
         (COLUMNS, LINES.replace("2024-01-02", ""), "column at is empty in 1 of 8 lines"),
         (COLUMNS, LINES.replace("ann,pear", "ann,"), "column sku is empty in 1 of 8 lines"),
@@ -82,7 +86,7 @@ def test_parquet_gives_the_same(tmp_path: Path) -> None:
             LINES.replace("2024-01-02", "17"),
             "holds '17' in line 6, which is a number, while '2024-01-03' is a date: choose one",
         ),
-        (COLUMNS, "uid,sku,at\na,b,1\n", "no user of 1 has 3 events"),
+        (COLUMNS, "uid,sku,at\na,b,1\n", "each of 1 users has fewer than 3 events"),
         (COLUMNS, 'uid,sku,at\na,"b,1\n', "cannot be read as csv"),
     ],
 )

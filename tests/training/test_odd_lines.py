@@ -28,10 +28,10 @@ def table(folder: Path, text: str, name: str = "e.csv") -> Interactions:
         ("e.csv", "u,i,t\n\n\n\na,x,1\na,,2\na,z,3\n", "column i is empty.* line 6 with"),
         ("e.tsv", "u\ti\tt\n\n\na\tx\t1\na\t\t2\n", "column i is empty.* line 5 with"),
         ("e.csv", 'u,i,t,r\na,x,1,"1\n2\n3\n4"\na,y,2,ok\na,,3,ok\n', "empty.* line 7 with"),
-        ("e.csv", 'u,i,t,r\n\na,x,1,"1\n2"\na,"y\nz",3,ok\n', "in line 5, which spans several"),
+        ("e.csv", 'u,i,t,r\n\na,x,1,"1\n2"\na,"y\nz",3,ok\n', "in line 5, a text of several"),
         ("e.csv", "u,i,t\r\n\r\na,x,1\r\na,y,soon\r\na,z,3\r\n", "'soon' in line 4"),
         ("e.csv", "u,i,t\n\n\na,x,1\na,y,\na,z,3\n", "column t is empty.* line 5: leave"),
-        ("e.csv", "u,i,t\n\na,x,1.5\na,y,1e300\na,z,3\n", "column t holds .* in line 4, in which"),
+        ("e.csv", "u,i,t\n\na,x,1.5\na,y,1e300\na,z,3\n", "column t has .* in line 4, a number"),
     ],
 )
 def test_the_line_named_is_that_of_the_file(
@@ -104,9 +104,9 @@ def test_later_times_and_numbers_of_another_kind_are_told_or_read(tmp_path: Path
         ("e.csv", "u,i,t\n\na,x,1\nb,x,7,extra\n", "line 4: 4 fields, expected 3"),
         ("e.csv", 'u,i,t\na,"x\n\ny",1\nb,x\n', "line 5: 2 fields, expected 3"),
         ("e.tsv", "u\ti\tt\n\n\na\tx\n", "line 4: 2 fields, expected 3"),
-        ("e.csv", "u,i,t\n", "has no line after that of names"),
-        ("e.csv", "u,i,t", "has no line after that of names"),
-        ("e.tsv", "u\ti\tt\n\n", "has no line after that of names"),
+        ("e.csv", "u,i,t\n", "has a line of column names and no rows"),
+        ("e.csv", "u,i,t", "has a line of column names and no rows"),
+        ("e.tsv", "u\ti\tt\n\n", "has a line of column names and no rows"),
     ],
 )
 def test_ragged_lines_and_files_of_a_header_alone_are_refused(
@@ -120,7 +120,7 @@ def test_ragged_lines_and_files_of_a_header_alone_are_refused(
 @pytest.mark.parametrize("columns", ["user=u,item=u,time=t", "user=u,item=i,time=i"])
 def test_one_column_for_two_roles_is_refused(columns: str, tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text("u,i,t\na,x,1\n")
-    with pytest.raises(ValueError, match="user, item and time are three columns"):
+    with pytest.raises(ValueError, match="different columns for user, item and time"):
         load_table(tmp_path / "e.csv", columns)
     text = "u,i,t\n" + "".join(f"a,{item},{item}\n" for item in "123")
     (tmp_path / "e.csv").write_text(text)
@@ -128,7 +128,7 @@ def test_one_column_for_two_roles_is_refused(columns: str, tmp_path: Path) -> No
 
 
 def test_blanks_in_the_first_line_and_wide_encodings_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"\(' i', ' t' with blanks, which the file's first line"):
+    with pytest.raises(ValueError, match=r"\(' i', ' t' with spaces, which the file's first line"):
         table(tmp_path, "u, i, t\na,x,1\n")
     (tmp_path / "e.csv").write_bytes("u,i,t\na,x,1\n".encode("utf-32"))
     with pytest.raises(ValueError, match=r"line 1: expected UTF-8, found UTF-32.* -f UTF-32"):

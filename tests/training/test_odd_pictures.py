@@ -107,10 +107,10 @@ REFUSED = {
     ),
     "moving": (
         lambda: stored(palette(), "gif", save_all=True, append_images=[Image.fromarray(GREY.T)]),
-        "holds 2 pictures in one file",
+        "has 2 pictures in one file",
     ),
     "broken": (lambda: {"bytes": stored(palette())["bytes"][:60], "path": None}, "no readable"),
-    "none": (lambda: None, "holds no picture: leave the row out"),
+    "none": (lambda: None, "has no picture: leave the row out"),
     "other mode": (lambda: stored(Image.fromarray(COLOURS)), r"row 1 \(8, 8, 3\)"),
     "other size": (lambda: stored(Image.fromarray(GREY[:4])), r"row 1 \(4, 8\)"),
 }  # fmt: skip

@@ -208,7 +208,7 @@ def test_lines_of_a_field_that_nobody_reads_are_told(
     rows = 'a,x,0,fine\na,y,1,"two\nlines"\na,z,2,"three\n\nlines"\n'
     data = load_table(put(tmp_path, "events.csv", "u,i,t,review\n" + rows), COLUMNS)
     assert sequences(data) == [[0, 1, 2]]
-    assert "3 lines belong to quoted fields that span lines, the first in line 3" in caplog.text
+    assert "3 lines belong to quoted fields of several lines, the first in line 3" in caplog.text
 
 
 NAN = float("nan")
@@ -371,11 +371,11 @@ def test_odd_lines_of_folders_are_named(name: str, text: str, said: str, tmp_pat
         ("1 7 8 007\n", "{}", "line 1: .*'007' is not one of up to 18 digits"),
         ("1 7 8 1_0\n", "{}", "line 1: .*'1_0' is not"),
         ("1 7 8 9\n2 1 2 10000949271186029916\n", "{}", "line 2: .*is not one of up to 18"),
-        ("1 7 8 9\n1 8 9 7\n", "{}", "line 2: user 1 has a line already"),
+        ("1 7 8 9\n1 8 9 7\n", "{}", "line 2: user 1 has a second line"),
         ("1 7 8 9\n", '{"07": [1]}', "attributes.*'07' is not"),
         ("1 7 8 9\n", '{"7": [3.7]}', r"attributes.*'3\.7' is not"),
         ("1 7 8 9\n", '{"7": "12"}', "an item has no list"),
-        ("1 7 8 9\n", '{"7": [1], "7": [2]}', "'7' stands there twice"),
+        ("1 7 8 9\n", '{"7": [1], "7": [2]}', "'7' appears twice"),
         ("1 7 8 9\n", "[7]", "attributes.*expected each item once"),
     ],
 )
@@ -428,7 +428,7 @@ def test_ids_that_look_alike_stay_apart_and_are_told(
 ) -> None:
     data = load(crossed(["1", "2"], [*ids, "other"]), tmp_path, "tsv")
     assert data.num_items == len(ids) + 1
-    told = f"{alike} ids differ from another only in blanks at an end"
+    told = f"{alike} ids differ from another id only in spaces at an end"
     assert (told in caplog.text) == (alike > 0)
 
 
@@ -443,7 +443,7 @@ def test_ids_that_look_alike_stay_apart_and_are_told(
 )
 def test_times_that_floating_point_makes_equal_are_refused(times: Any, tmp_path: Path) -> None:
     path = parquet(tmp_path, u=["a"] * 3, i=[1, 2, 3], t=times)
-    with pytest.raises(ValueError, match=r"column t holds .* neighbouring times look the same"):
+    with pytest.raises(ValueError, match=r"column t has .* close times become equal"):
         load_table(path, COLUMNS)
 
 

@@ -82,7 +82,9 @@ def test_a_name_that_leads_nowhere_is_told_with_the_remedy(
 ) -> None:
     assert "MODULE:NAME" in complaint(capsys, "own")
     assert "MODULE:NAME" in complaint(capsys, "own", "--task", "only_a_module")
-    assert "there is no module 'absent_one'" in complaint(capsys, "own", "--task", "absent_one:T")
+    assert "Python finds no module 'absent_one'" in complaint(
+        capsys, "own", "--task", "absent_one:T"
+    )
     write(folder, "empty_one", "")
     assert "no class or function 'T'" in complaint(capsys, "own", "--task", "empty_one:T")
     assert "preset own, not din" in complaint(capsys, "din", "--task", "empty_one:T")
@@ -116,7 +118,7 @@ def test_a_budget_by_table_is_taken_and_one_that_is_none_is_told(
     assert [s["k_max"] for s in summary["segments"] if s["policy"] == "rows"] == [40]
     write(folder, "odd_budget", with_budget('{"0": 0}'))
     said = complaint(capsys, "own", "--task", "odd_budget:Taste", "--out", "other")
-    assert "a whole number, or one by table, not {'0': 0}" in said
+    assert "rows_per_client is {'0': 0}, but clients retrieve rows" in said
 
 
 def test_a_table_too_small_for_trees_is_told_with_the_options(
@@ -139,10 +141,10 @@ def test_batch_norm_is_warned_of_and_evaluated_by_its_statistics(
         "torch.nn.Linear(16, 2)", "torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2)"
     )
     looks = "assert not any(m.training for m in model.modules())\n        with torch.no_grad():"
-    write(folder, "with_norm", text.replace("with torch.no_grad():", looks))
+    write(folder, "with_norm", text.replace("under torch.no_grad()", looks))
     command = ["own", "--task", "with_norm:Taste", "--rounds", "1", "--clients-per-round", "2"]
     assert main([*command, "--out", "run", "--threads", "1"]) == 0
-    assert "BatchNorm (1) normalises by the statistics that build_model gives it" in caplog.text
+    assert "BatchNorm (1) normalises with the statistics from build_model" in caplog.text
 
 
 def test_targets_that_are_no_classes_are_told_with_the_remedy(
@@ -151,7 +153,7 @@ def test_targets_that_are_no_classes_are_told_with_the_remedy(
     labels = "torch.from_numpy(self.liked[items])"
     write(folder, "float_targets", MODULE.replace(labels, f"{labels}.float()"))
     said = complaint(capsys, "own", "--task", "float_targets:Taste")
-    assert "labels of dtype torch.float32: give int64 classes, or None and a model" in said
+    assert "labels of dtype torch.float32: return int64 classes, or None with a model" in said
 
 
 def test_the_page_of_a_run_is_made_by_the_command_of_the_guide(folder: Path) -> None:
@@ -197,18 +199,18 @@ class Small(Task):
 
 """
 ODD = {
-    "def evaluate(self, model): return None": "figures are None: return a dict from names",
+    "def evaluate(self, model): return None": "figures of a task are None: return a dict",
     "def evaluate(self, model): return {'accuracy': 'good'}": "return a dict from names to numbers",
-    "def evaluate(self, model): return {'acc': 1}": "is 'accuracy', its evaluate gives 'acc'",
+    "def evaluate(self, model): return {'acc': 1}": "is 'accuracy', and its evaluate() returns",
     "def evaluate(self, model): return {'accuracy': 1, 'round': 7, 'exact': 0}":
-        "figures are named exact, round, which are columns of metrics.jsonl",
+        "figures named exact, round, which are columns of metrics.jsonl",
     "def build_model(self): return torch.nn.Linear(2, 2).bfloat16()":
-        "weight is of dtype torch.bfloat16.*float()",
+        "weight has dtype torch.bfloat16.*float()",
     "num_clients = 4.0\n    def __init__(self, config): pass": "num_clients is 4.0",
     "batch = Batch((torch.ones(3, 2),), torch.tensor([0, 1, 2]))":
-        "label 2, the model has 2 classes",
+        "label 2, and the model has 2 classes",
     "batch = Batch((torch.ones(3, 2),), torch.tensor([0, 1, -1]))":
-        "label -1, the model has 2 classes",
+        "label -1, and the model has 2 classes",
     "batch = Batch((np.ones((3, 2)),), torch.tensor([0, 1, 0]))":
         "inputs of type ndarray.*tuple of tensors",
     "batch = Batch(torch.ones(3, 2), torch.tensor([0, 1, 0]))":

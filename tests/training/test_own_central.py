@@ -185,7 +185,7 @@ IDS = torch.zeros(3, dtype=torch.int64)
 @pytest.mark.parametrize("first", [True, False])
 def test_batches_that_cannot_be_pooled_are_told_with_the_remedy(odd: Batch, first: bool) -> None:
     good = Batch((torch.zeros(3, 4),), IDS)
-    with pytest.raises(ConfigError, match=r"do not fit together .* pad samples to one shape"):
+    with pytest.raises(ConfigError, match=r"different shapes .* pad samples to one shape"):
         pooled([odd, good] if first else [good, odd], pads=False)
     assert pooled([good, good], pads=False).inputs[0].shape == (6, 4)
 

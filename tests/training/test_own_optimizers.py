@@ -167,7 +167,7 @@ def test_a_function_of_the_task_makes_the_optimizer_with_groups_of_its_own(folde
         ("lr_scheduler", "local.optimizer is 'lr_scheduler': choose"),
         ("odd_names:absent", "local.optimizer odd_names:absent: odd_names has no class or funct"),
         ("nowhere_at_all:make", "local.optimizer nowhere_at_all:make: there is no module"),
-        (":make", "local.optimizer is ':make': give MODULE:NAME"),
+        (":make", "local.optimizer is ':make', expected MODULE:NAME"),
         ("odd_names:many", "local.optimizer odd_names:many returned a list: let it return one"),
     ],
 )

@@ -283,11 +283,11 @@ def test_the_asked_are_others_as_many_as_the_fraction_says() -> None:
         ({"lam": 1.0}, "lam is 1.0"),
         ({"alpha": -1.0}, "alpha is -1.0"),
         ({"queries": 0}, "queries is 0"),
-        ({"expansion": "dream"}, "expansion is 'dream'; choose one of private"),
-        ({"frac_bits": 15}, "at most 14 of 32"),
+        ({"expansion": "dream"}, "expansion is 'dream': choose one of private"),
+        ({"frac_bits": 15}, "at most 14 bits of 32"),
         ({"label": "probabilities", "querying": "secure"}, "need a softmax"),
         ({"control": "mixlocal", "expansion": "noise"}, "makes no labels"),
-        ({"control": "local", "querying": "secure"}, "asks no other client"),
+        ({"control": "local", "querying": "secure"}, "queries no other client"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_the_remedy(
@@ -459,8 +459,8 @@ def test_options_become_settings() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("mnist --resume", "--resume needs --out"),
-        ("mnist --fraction 2", "choose one in"),
+        ("mnist --resume", "--resume needs the folder of the run"),
+        ("mnist --fraction 2", "choose a number above 0"),
         ("mnist --data nowhere-at-all", "cannot load the Hub name"),
     ],
 )

@@ -94,7 +94,11 @@ def test_atomic_files_without_times_are_in_order(tmp_path: Path) -> None:
     [
         ("ratings.dat", "1::2::3\n", r"ratings\.dat, line 1: expected user, film"),
         ("u.data", "1\t2\t3\t4\n1\tx\t3\t4\n", r"u\.data, line 2: expected user, film"),
-        ("ratings.csv", "userId,movieId,rating,timestamp\n1,2,3,4\n", "no user of 1 has 3"),
+        (
+            "ratings.csv",
+            "userId,movieId,rating,timestamp\n1,2,3,4\n",
+            "each of 1 users has fewer than 3",
+        ),
         ("a.inter", "user_id:token\trating:float\n1\t2\n", "lacks item_id:token"),
         ("a.inter", "user_id:token\titem_id:token\n1\n", r"a\.inter, line 2: 1 columns"),
         ("a.inter", "user_id:token\titem_id:token\ttimestamp:float\n1\t2\tnow\n", "not a number"),
@@ -139,7 +143,7 @@ def test_nanoseconds_are_told_apart_or_refused(tmp_path: Path) -> None:
     folder = atomic(tmp_path, "timestamp:float", times)
     assert sequences(load_folder(folder)) == [[2, 1, 0]]
     atomic(tmp_path, "timestamp:float", [f"{time}.0" for time in times])
-    with pytest.raises(ValueError, match=r"a\.inter, line 2: .*neighbouring times look the same"):
+    with pytest.raises(ValueError, match=r"a\.inter, line 2: .*close times become equal"):
         load_folder(folder)
 
 
@@ -171,7 +175,7 @@ def test_categories_are_those_of_the_column_named_so_and_the_log_names_it(
     named = name != "tags"
     assert (data.category_of.tolist() == [1, 0, 1]) is named
     told = name if named else "movie_title"
-    assert f"categories are those of column {told}:token_seq" in caplog.text
+    assert f"the categories are from the column {told}:token_seq" in caplog.text
 
 
 def test_two_files_of_ratings_are_refused(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_other_slots_are_refused() -> None:
     ],
 )
 def test_a_norm_or_noise_that_no_unit_holds_is_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=r"neither below one unit nor beyond 2\*\*62"):
+    with pytest.raises(ConfigError, match=r"expected 1 unit to 2\*\*62 units"):
         sefl_units(Sefl(**settings), 16)
     with pytest.raises(ConfigError, match=r"sefl.l2_norm = 1e\+308 comes to"):
         sefl_units(Sefl(l2_norm=1e308, noise=0.0), 16)

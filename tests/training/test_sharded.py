@@ -197,9 +197,9 @@ def test_shards_that_are_not_there_are_refused(taken: list[list[int]], message: 
 
 
 def test_networks_that_cannot_be_cut_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"3 shards do not divide the 8 units of features\.4"):
+    with pytest.raises(ValueError, match=r"features\.4 has 8 units, which 3 shards cannot divide"):
         Sharded(TinyCNN(), shards=3)
-    with pytest.raises(ValueError, match="do not divide"):
+    with pytest.raises(ValueError, match="cannot divide evenly"):
         Sharded(TinyCNN(), shards=0)
     with pytest.raises(ValueError, match="hidden layer"):
         Sharded(nn.Linear(3, 2), shards=1)

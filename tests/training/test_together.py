@@ -111,9 +111,9 @@ def test_dropouts_stochastic_rounding_and_users_without_samples_are_as_in_the_lo
 @pytest.mark.parametrize(
     ("preset", "changes", "said"),
     [
-        ("din", {"rest": Rest(policy="topk")}, "local.together needs rows of one length"),
+        ("din", {"rest": Rest(policy="topk")}, "local.together needs retrieved rows of one length"),
         ("sasrec", {"recommendation": dataclasses.replace(
-            PRESETS["sasrec"].recommendation, dropout=0.5)}, "knows one dropout before a head"),
+            PRESETS["sasrec"].recommendation, dropout=0.5)}, "supports one dropout, before a head"),
     ],
 )  # fmt: skip
 def test_what_it_cannot_do_is_refused(preset: str, changes: dict[str, Any], said: str) -> None:

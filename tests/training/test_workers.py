@@ -83,7 +83,7 @@ def test_a_worker_that_is_killed_is_named_and_nothing_hangs() -> None:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-    with pytest.raises(ConfigError, match=r"a worker has ended.* choose fewer workers"):
+    with pytest.raises(ConfigError, match=r"a worker process ended.* lower workers"):
         trainer.run_round(2)
     trainer.close()
 

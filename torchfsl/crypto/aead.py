@@ -42,7 +42,8 @@ def unseal(key: bytes, sealed: bytes | memoryview) -> bytes:
         return AESGCM(key).decrypt(_NONCE, sealed, None)
     except InvalidTag:
         raise ProtocolError(
-            "a sealed message does not fit its seal: it was altered", code="altered-message"
+            "the sealed message failed its authentication: it was altered on the way",
+            code="altered-message",
         ) from None
 
 

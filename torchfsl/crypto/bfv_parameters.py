@@ -63,13 +63,18 @@ class Scheme:
 
     def __post_init__(self) -> None:
         if self.degree not in RINGS:
-            raise ParameterError(f"{self.degree} slots a ciphertext; choose one of {list(RINGS)}")
+            raise ParameterError(
+                f"the ring has {self.degree} slots per ciphertext: choose one of {list(RINGS)}"
+            )
         if self.modulus % (2 * self.degree) != 1 or not is_prime(self.modulus):
             raise ParameterError(
-                f"expected a prime that is 1 modulo {2 * self.degree}, got {self.modulus}"
+                f"the modulus is {self.modulus}, expected a prime that is 1 modulo "
+                f"{2 * self.degree}"
             )
         if self.ciphertexts < 1:
-            raise ParameterError("at least one ciphertext is added up")
+            raise ParameterError(
+                f"the number of ciphertexts in a sum is {self.ciphertexts}: choose 1 or more"
+            )
         if self.noise > self.room:
             remedy = (
                 "fewer frac_bits, a smaller clip, less noise or fewer clients"
@@ -77,8 +82,8 @@ class Scheme:
                 else f"fewer frac_bits, a smaller clip, fewer clients, or {max(RINGS)} slots"
             )
             raise ParameterError(
-                f"{self.ciphertexts} ciphertexts of {self.modulus.bit_length()} bits a slot could "
-                f"add up to a wrong sum at {self.degree} slots: use {remedy}"
+                f"the sum of {self.ciphertexts} ciphertexts of {self.modulus.bit_length()} bits "
+                f"per slot could decrypt to a wrong value at {self.degree} slots: use {remedy}"
             )
 
     @property
@@ -117,8 +122,8 @@ def least_modulus(degree: int, bound: int) -> int:
     """
     if bound >= 1 << _MOST_BITS:
         raise ParameterError(
-            f"sums of up to {bound} do not fit any encryption here: use fewer frac_bits, a smaller "
-            "clip or fewer clients"
+            f"sums of up to {bound} exceed all available parameters of the encryption: use fewer "
+            "frac_bits, a smaller clip or fewer clients"
         )
     step = 2 * degree
     candidate = (2 * bound // step) * step + 1

@@ -54,7 +54,7 @@ def sample(sigma: int, count: int, words: Source = os_words) -> Whole:
         ParameterError: sigma out of range.
     """
     if not 0 <= sigma <= MAX_SIGMA:
-        raise ParameterError(f"sigma is {sigma}; the sampler takes 0 to {MAX_SIGMA}")
+        raise ParameterError(f"sigma is {sigma}: choose a number from 0 to {MAX_SIGMA}")
     out = np.zeros(count, dtype=np.int64)
     filled = 0 if sigma else count
     while filled < count:

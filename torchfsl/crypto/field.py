@@ -36,8 +36,7 @@ def encode(whole: Whole) -> Words:
     """
     if whole.size and max(int(whole.max()), -int(whole.min())) > CAPACITY:
         raise ParameterError(
-            f"a value exceeds the field's capacity {CAPACITY}: use fewer frac_bits or a smaller "
-            "clip"
+            f"a value exceeds the field's limit {CAPACITY}: use fewer frac_bits or a smaller clip"
         )
     return (whole + (whole < 0) * MODULUS).astype(np.uint32)
 

@@ -79,16 +79,16 @@ class FixedPoint:
         if isinstance(self.clip, bool) or not isinstance(self.clip, Real):
             refuse("clip", self.clip, "give a number, the largest magnitude kept")
         if not 0 <= self.frac_bits <= 52:
-            raise ParameterError(f"frac_bits is {self.frac_bits}; choose 0..52")
+            raise ParameterError(f"frac_bits is {self.frac_bits}: choose 0 to 52 bits")
         if not 0 < self.clip < 1 << 63:
-            raise ParameterError(f"clip is {self.clip}; choose a magnitude > 0 and below 2**63")
+            raise ParameterError(f"clip is {self.clip}: choose a number above 0 and below 2**63")
         object.__setattr__(self, "clip", float(self.clip))  # 4 and 4.0 are one encoding
         if self.rounding not in ("nearest", "stochastic"):
-            raise ParameterError(f"rounding is {self.rounding!r}; choose nearest or stochastic")
+            raise ParameterError(f"rounding is {self.rounding!r}: choose 'nearest' or 'stochastic'")
         if self.q_max < 1:
             raise ParameterError(
-                f"clip is {self.clip:g}, below one step of frac_bits={self.frac_bits}, so every "
-                f"value rounds to 0: give a clip of {2.0**-self.frac_bits:g} or more"
+                f"clip is {self.clip:g}, less than one step of frac_bits={self.frac_bits}, so "
+                f"every value rounds to 0: choose a clip of {2.0 ** (-self.frac_bits):g} or more"
             )
         self.check_headroom(1, 1)
 
@@ -121,8 +121,8 @@ class FixedPoint:
         most = min((capacity - noise) // (max_clients * max_weight), 1 << 52)
         if most < 1:
             raise ParameterError(
-                f"a ring of {ring_bits} bits has no room for {max_clients} clients of weight up to "
-                f"{max_weight} and noise up to {noise}: use more ring_bits",
+                f"a ring of {ring_bits} bits is too small for {max_clients} clients of weight up "
+                f"to {max_weight} and noise up to {noise}: use more ring_bits",
                 code="ring-overflow",
             )
         return cls(ring_bits, frac_bits, math.ldexp(most, -frac_bits), rounding)
@@ -158,14 +158,14 @@ class FixedPoint:
         cohort = max_clients * max_weight
         capacity = (1 << (8 * min(ring.ring_bytes(ring_bits), 8) - 1)) - 1
         if not 0 < clip < 1 << 63:
-            raise ParameterError(f"clip is {clip}; choose a magnitude > 0 and below 2**63")
+            raise ParameterError(f"clip is {clip}: choose a number above 0 and below 2**63")
         for frac_bits in range(52, -1, -1):
             if cohort * math.ceil(math.ldexp(clip, frac_bits)) + noise <= capacity:
                 cohorts = {"max_clients": max_clients, "max_weight": max_weight, "noise": noise}
                 return cls.filling(ring_bits, frac_bits, rounding=rounding, **cohorts)
         raise ParameterError(
-            f"values up to {clip} of {max_clients} clients of weight up to {max_weight}, with "
-            f"noise up to {noise}, have no room in a ring of {ring_bits} bits: use more ring_bits "
+            f"a ring of {ring_bits} bits is too small for values up to {clip} from {max_clients} "
+            f"clients of weight up to {max_weight}, with noise up to {noise}: use more ring_bits "
             "or a smaller clip",
             code="ring-overflow",
         )
@@ -190,9 +190,10 @@ class FixedPoint:
         if worst > self.capacity:
             room = self.capacity // (max_weight * self.q_max)
             raise ParameterError(
-                f"{max_clients} clients of weight up to {max_weight} can reach {worst}, above the "
-                f"{self.ring_bits}-bit ring's limit {self.capacity} (room for {room} clients): "
-                "use more ring_bits, fewer frac_bits, a smaller clip or a smaller max_weight",
+                f"the sum of {max_clients} clients of weight up to {max_weight} can reach "
+                f"{worst}, above the {self.ring_bits}-bit ring's limit {self.capacity} (room for "
+                f"{room} clients): use more ring_bits, fewer frac_bits, a smaller clip or a "
+                "smaller max_weight",
                 code="ring-overflow",
             )
 
@@ -216,12 +217,15 @@ class FixedPoint:
         if not math.isfinite(largest):
             bad = int(reals.size - np.count_nonzero(np.isfinite(reals)))
             raise ParameterError(
-                f"{bad} of {reals.size} values are NaN or infinite; the update cannot be encoded: "
-                "lower the learning rate or clip gradients",
+                f"{bad} of {reals.size} values of the update are NaN or infinite: lower the "
+                "learning rate or clip gradients",
                 code="value-not-finite",
             )
         if (rounding_key is not None) != (self.rounding == "stochastic"):
-            raise ParameterError("pass rounding_key exactly when rounding is 'stochastic'")
+            raise ParameterError(
+                "rounding='stochastic' needs a rounding_key, and rounding='nearest' takes no "
+                "rounding_key: add or leave out rounding_key="
+            )
         num_clipped = 0
         if largest > self.clip:
             num_clipped = int(np.count_nonzero(np.abs(reals) > self.clip))
@@ -246,4 +250,4 @@ def _check_cohort(max_clients: int, max_weight: int, noise: int) -> None:
     limits = (("max_clients", max_clients, 1), ("max_weight", max_weight, 1), ("noise", noise, 0))
     for name, value, least in limits:
         if type(value) is not int or value < least:
-            raise ParameterError(f"{name} is {value!r}: give a whole number from {least}")
+            raise ParameterError(f"{name} is {value!r}: choose a whole number of {least} or more")

@@ -82,7 +82,7 @@ class Ciphertexts:
                     or part.coeff_modulus_size() != max(1, len(scheme.ring.bits) - 1)
                     or part.poly_modulus_degree() != scheme.degree
                 ):
-                    raise DecodeError("a ciphertext has another form than encryption gives it")
+                    raise DecodeError("a ciphertext does not have the form of a fresh encryption")
                 parts.append(part)
         return cls(scheme, parts)
 
@@ -102,7 +102,7 @@ class PublicKey:
         """Read it."""
         if len(data) != scheme.ring.key_bytes:
             raise DecodeError(
-                f"a public key of {len(data)} bytes, expected {scheme.ring.key_bytes}"
+                f"the public key has {len(data)} bytes, expected {scheme.ring.key_bytes} bytes"
             )
         machine = _machine(scheme)
         key = machine.seal.PublicKey()
@@ -110,7 +110,7 @@ class PublicKey:
             saved = _unframed(memoryview(data))
             memory.load(functools.partial(key.load, machine.context), saved)
         if key.data().is_transparent():
-            raise DecodeError("a public key of zeros, under which everybody could read")
+            raise DecodeError("the public key is all zeros, so everybody could decrypt")
         self.scheme = scheme
         self._encryptor = machine.seal.Encryptor(machine.context, key)
 
@@ -122,9 +122,15 @@ class PublicKey:
         """
         degree, machine = self.scheme.degree, _machine(self.scheme)
         if values.ndim != 1 or values.size % degree or not values.size:
-            raise ParameterError(f"{values.shape} values do not fill ciphertexts of {degree} slots")
+            raise ParameterError(
+                f"{values.shape} values do not fill ciphertexts of {degree} slots: pad the values "
+                "with zeros"
+            )
         if int(values.max()) >= self.scheme.modulus:
-            raise ParameterError(f"a value is not below the modulus {self.scheme.modulus}")
+            raise ParameterError(
+                f"a value is not below the modulus {self.scheme.modulus}: reduce values modulo "
+                "this number"
+            )
         parts = []
         for slots in values.reshape(-1, degree):
             plain = machine.seal.Plaintext()
@@ -163,7 +169,8 @@ class KeyPair:
         """
         if self.noise_budget(given) < 1:
             raise RejectedSubmission(
-                "a ciphertext has no noise left to give: it is under another key, or no honest sum"
+                "a ciphertext cannot be decrypted: it has another key, or is not a sum of honest "
+                "updates"
             )
         machine = _machine(self.scheme)
         out = np.empty((len(given), self.scheme.degree), dtype=np.uint64)
@@ -201,7 +208,10 @@ def _machine(scheme: Scheme) -> _Machine:
 def _library() -> Any:
     """The extra that does the work."""
     if not hasattr(os, "memfd_create"):
-        raise ParameterError("homomorphic encryption here needs Linux, for files without a name")
+        raise ParameterError(
+            "homomorphic encryption needs Linux, for anonymous files in memory: use the protocol "
+            "fsl on this system"
+        )
     try:
         import tenseal.sealapi
     except ImportError as error:
@@ -229,7 +239,9 @@ class _Memory:
         try:
             load(self._path)
         except (RuntimeError, ValueError, MemoryError) as error:  # whatever SEAL's C++ throws
-            raise DecodeError("not a key or ciphertext of these parameters") from error
+            raise DecodeError(
+                "the bytes are not a key or ciphertext of these parameters"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -255,8 +267,8 @@ def _unframed(frame: memoryview) -> bytes:
     """
     stop = _LENGTH_BYTES + int.from_bytes(frame[:_LENGTH_BYTES], "little")
     if not _LENGTH_BYTES + _SEAL_HEADER <= stop <= len(frame) or any(frame[stop:]):
-        raise DecodeError("a ciphertext's frame has a wrong length, or something behind it")
+        raise DecodeError("the frame of a ciphertext has a wrong length, or extra bytes at its end")
     saved = bytes(frame[_LENGTH_BYTES:stop])
     if saved[5] != _ZSTD or int.from_bytes(saved[8:_SEAL_HEADER], "little") != len(saved):
-        raise DecodeError("a ciphertext's header does not fit its frame")
+        raise DecodeError("the header of a ciphertext does not match its frame")
     return saved

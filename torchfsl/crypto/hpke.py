@@ -29,7 +29,7 @@ class SealKey(PrivateKey):
     """A private key that opens what was sealed to its public one. Secret."""
 
     _private: X25519PrivateKey
-    kind, use = X25519PrivateKey, "seals: these are X25519"
+    kind, use = X25519PrivateKey, "sealing (X25519)"
 
     @classmethod
     def from_raw(cls, raw: bytes) -> Self:
@@ -50,7 +50,10 @@ class SealKey(PrivateKey):
         try:
             return _SUITE.decrypt(sealed, self._private, info=info)
         except (InvalidTag, ValueError):
-            raise ProtocolError("a sealed message does not open with this key") from None
+            raise ProtocolError(
+                "this key cannot open the sealed message: the message was altered, or sealed for "
+                "another key"
+            ) from None
 
     def unseal_pieces(self, info: bytes, sealed: bytes) -> bytes:
         """Inverse of `seal_pieces`, joined; raises as `unseal`."""

@@ -25,9 +25,11 @@ def matrix(nodes: tuple[int, ...], points: tuple[int, ...]) -> Words:
         ParameterError: nodes that coincide, or a point outside [0, p).
     """
     if len(set(nodes)) != len(nodes) or not nodes:
-        raise ParameterError("interpolation needs at least one node, and nodes must differ")
+        raise ParameterError("interpolation needs one or more distinct nodes: remove duplicates")
     if not all(0 <= point < field.MODULUS for point in (*nodes, *points)):
-        raise ParameterError(f"points of evaluation lie in [0, {field.MODULUS})")
+        raise ParameterError(
+            f"an evaluation point is out of range: choose points from 0 to {field.MODULUS - 1}"
+        )
     weights = _weights(nodes)
     rows = [_row(nodes, weights, point) for point in points]
     return np.array(rows, dtype=np.uint32).reshape(len(points), len(nodes))

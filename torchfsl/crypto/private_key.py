@@ -41,9 +41,15 @@ class PrivateKey:
         try:
             private = serialization.load_pem_private_key(pem, None)
         except (ValueError, TypeError) as error:
-            raise ParameterError(f"not a private key: {error}") from None
+            raise ParameterError(
+                f"expected a private key in PEM without a password ({error}): pass the key file "
+                "of torchfsl"
+            ) from None
         if not isinstance(private, cls.kind):
-            raise ParameterError(f"not a private key for {cls.use}")
+            raise ParameterError(
+                f"expected a private key for {cls.use}, got another type: pass the key file for "
+                "this use"
+            )
         return cls(private)
 
     @property

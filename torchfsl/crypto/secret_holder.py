@@ -13,6 +13,6 @@ class SecretHolder:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} holds secrets that must be used once, so it can be neither "
-            f"pickled nor copied: {self._instead}"
+            f"a {type(self).__name__} holds one-time secrets, so it cannot be pickled or copied: "
+            f"{self._instead}"
         )

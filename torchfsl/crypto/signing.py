@@ -17,7 +17,7 @@ class SignKey(PrivateKey):
     """A private key for signatures. Secret."""
 
     _private: Ed25519PrivateKey
-    kind, use = Ed25519PrivateKey, "signatures: these are Ed25519"
+    kind, use = Ed25519PrivateKey, "signatures (Ed25519)"
 
     def sign(self, label: bytes, *parts: bytes) -> bytes:
         """A signature of `SIGNATURE_BYTES` over the framed label and parts."""

@@ -153,10 +153,10 @@ def choose_rows(
     chosen = _choose(segment, total, rows, round_number)
     if keeper is None and rows.choice is None and not bool(chosen.all()):
         raise ParameterError(
-            f"segment {segment.name!r}: {total.ids.numel()} rows changed, the plan's budget is "
-            f"{segment.k_max}{' of the union it is restricted to' if segment.subset else ''}: plan "
-            "a larger rows_per_client (fed.suggest_rows), touch fewer rows, or keep the others for "
-            "later rounds with a residual"
+            f"segment {segment.name!r}: {total.ids.numel()} rows changed, and the plan allows "
+            f"{segment.k_max}{' of its public union' if segment.subset else ''}: make a plan with "
+            "a larger rows_per_client, train on fewer batches, or keep the other rows in a "
+            "residual"
         )
     sent = total.take(chosen)
     if keeper is not None:
@@ -244,7 +244,7 @@ def _check_finite(
     first = int(odd[0] if positions is None else positions[odd[0]])
     name = next(t.name for t, span in tensor_spans(segment) if first < span.stop)
     raise ParameterError(
-        f"{name} (segment {segment.name!r}): the change is NaN or infinite: check data and loss "
-        "for NaN, lower the learning rate, load an earlier optimizer's state, or retrieve "
+        f"{name} (segment {segment.name!r}): the update has NaN or infinite values: check data "
+        "and loss for NaN, lower the learning rate, load an earlier optimizer state, or retrieve "
         "every row that the batches use"
     )

@@ -93,16 +93,19 @@ class Exchange:
             or {*state} - {"layout"} != parts
             or not isinstance(state["residuals"], Mapping)
         ):
-            raise ParameterError("expected what fed.state_dict() returned")
+            raise ParameterError(
+                "expected a state from fed.state_dict(), got another object: pass the object that "
+                "fed.state_dict() returned"
+            )
         mine, saved = self.layout, state.get("layout")
         for name in {name for one in state["residuals"].values() for name in one.get("parts", ())}:
             theirs = mine.get(name, ()) if saved is None else saved.get(name, ())
             theirs = [(tensor, tuple(shape)) for tensor, shape in theirs]
             if not theirs or theirs != mine.get(name):
                 raise ParameterError(
-                    f"the state's residuals of segment {name!r} are of {theirs}, this model has "
-                    f"{mine.get(name)}, so that they would reach other rows: send them under "
-                    "the old plan, or let them go (state['residuals'] = {})"
+                    f"segment {name!r}: the saved residuals belong to {theirs}, and this model "
+                    f"has {mine.get(name)}: send the residuals under the old plan, or discard "
+                    "them with state['residuals'] = {}"
                 )
 
     def server_state(self) -> dict[str, npt.NDArray[Any]]:
@@ -117,9 +120,9 @@ class Exchange:
             if not bool(tensor.isfinite().all()):
                 what = "NaN" if bool(tensor.isnan().any()) else "infinite values"
                 raise ParameterError(
-                    f"{name} holds {what}, as rows do that a client has not fetched, so servers "
-                    "cannot start from it: call fed.load(servers) with the servers of the rounds "
-                    "before, or make the model anew"
+                    f"{name} holds {what}, so servers cannot start from this model. A client that "
+                    "fetches rows holds NaN in the other rows. Call fed.load(servers), or create "
+                    "the model again"
                 )
         return {
             name: tensor.to(getattr(torch, described[name].dtype)).cpu().numpy().copy()
@@ -135,7 +138,10 @@ class Exchange:
         """
         given = _as_state(state, "load")
         if not given:
-            raise ParameterError("no tensors to load: pass ServerModel.state or server_state()")
+            raise ParameterError(
+                "expected the tensors of the model, got an empty mapping: pass ServerModel.state "
+                "or fed.server_state()"
+            )
         mine = self.tensors
         for name, value in given.items():
             _check_shape(mine, name, value)
@@ -143,9 +149,9 @@ class Exchange:
         if missing := [name for name in mine if name not in given]:
             some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
             raise ParameterError(
-                f"the state to load lacks {some}, {len(missing)} of {len(mine)} tensors: load all "
-                "with fed.load(servers). To change one tensor copy into it, with torch.no_grad(): "
-                "model.weight.copy_(values)"
+                f"the state lacks {some} ({len(missing)} of {len(mine)} tensors of the model): "
+                "load all tensors with fed.load(servers). To change one tensor, call "
+                "model.weight.copy_(values) under torch.no_grad()"
             )
 
     @torch.no_grad()
@@ -174,8 +180,8 @@ class Exchange:
         for table in tables:
             if table.name not in state or np.shape(state[table.name]) != tuple(table.weight.shape):
                 raise ParameterError(
-                    f"complete() needs {table.name} of shape {tuple(table.weight.shape)}: pass the "
-                    "state of the servers' model, ServerModel.state"
+                    f"complete() expects {table.name} of shape {tuple(table.weight.shape)}: pass "
+                    "the state of the model at the servers, ServerModel.state"
                 )
             _check_values(table.name, state[table.name])
         for table in tables:
@@ -195,10 +201,10 @@ class Exchange:
         if mine != theirs:
             odd = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
             raise ParameterError(
-                f"segment {odd[0]!r} of the plan does not fit this model"
-                f"{_difference(mine.get(odd[0], ()), theirs.get(odd[0], ()))}: use the plan that "
-                "was made for it. After a new dtype or shape call fed.detach() and "
-                "make a new torchfsl.Federated"
+                f"segment {odd[0]!r} of the plan does not fit this "
+                f"model{_difference(mine.get(odd[0], ()), theirs.get(odd[0], ()))}: use the plan "
+                "of this model. After a new dtype or shape, call fed.detach() and make a new "
+                "torchfsl.Federated"
             )
 
     def fixed_positions(
@@ -247,8 +253,8 @@ def _check_shape(mine: Mapping[str, torch.Tensor], name: str, value: Any) -> Non
     """
     if name not in mine or tuple(mine[name].shape) != np.shape(value):
         raise ParameterError(
-            f"{name} of shape {np.shape(value)} is not in the model: load the state of a plan made "
-            "for it"
+            f"the state has {name} of shape {np.shape(value)}, and the model has no such tensor: "
+            "load the state of servers that run this model's plan"
         )
 
 
@@ -261,14 +267,14 @@ def _check_values(name: str, value: Any) -> None:
     array = _as_array(value)
     if array.dtype.kind != "f":
         raise ParameterError(
-            f"{name} has values of {array.dtype}, the model floating-point numbers: load the "
-            "state as the servers hold it"
+            f"{name} has dtype {array.dtype}, expected a floating-point dtype: load the state of "
+            "the servers, ServerModel.state"
         )
     if num_odd := array.size - np.count_nonzero(np.isfinite(array)):
         raise ParameterError(
-            f"{name} holds {num_odd} values that are NaN or infinite: load an earlier model. A "
-            "client's table lacks rows after a private retrieval; "
-            "fed.load(servers, only_missing=True) fills them in"
+            f"{name} holds {num_odd} values that are NaN or infinite: load an earlier model. If "
+            "rows are NaN after a private retrieval, call fed.load(servers, only_missing=True) "
+            "to load these rows"
         )
 
 

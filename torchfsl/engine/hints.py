@@ -52,9 +52,9 @@ def warn_of_nothing(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
     if num_steps or any(np.any(part.values) for part in raw.values()):
         return
     warnings.warn(
-        "no step() of Federated's optimizer ran in this block, so this client's report adds zeros: "
-        "call optimizer.step() in the block, and not that of a copy. A client without batches may "
-        "ignore this.",
+        "no optimizer of torchfsl.Federated took a step in this block, so this report adds zeros: "
+        "call optimizer.step() of that optimizer, not of a copy. If the client has no batches, "
+        "ignore this warning.",
         stacklevel=5,
     )
 
@@ -74,17 +74,19 @@ class ClipWarning:
         if report.num_clipped and self._is_first("values"):
             share = report.num_clipped / report.num_values
             warnings.warn(
-                f"{share:.2%} of this update's values were cut at {_clips(plan)}, the largest is "
-                f"{report.largest:.3g}: pass encoding=torchfsl.FixedPoint(ring_bits=32, "
-                "frac_bits=16, clip=...) or lower the learning rate. Later ones: rnd.clip_report.",
+                f"{share:.2%} of this update's values were clipped to {_clips(plan)} (largest: "
+                f"{report.largest:.3g}): pass encoding=torchfsl.FixedPoint(ring_bits=32, "
+                "frac_bits=16, clip=...) or lower the learning rate. In later rounds see "
+                "rnd.clip_report.",
                 stacklevel=5,
             )
         if report.norm_kept < _LITTLE and self._is_first("norm"):
             bound = math.ldexp(plan.l2_bound, -plan.encoding.frac_bits)
             warnings.warn(
-                f"l2_bound left {report.norm_kept:.2%} of this update's norm: {plan.l2_bound} "
-                f"units of the encoding are {bound:.3g}. Take a larger one, privacy.l2_bound("
-                "encoding, norm). Later ones: rnd.clip_report.",
+                f"l2_bound scaled this update to {report.norm_kept:.2%} of its norm: "
+                f"{plan.l2_bound} units of the encoding are a norm of {bound:.3g}. Choose a "
+                "larger l2_bound with privacy.l2_bound(encoding, norm). In later rounds see "
+                "rnd.clip_report.",
                 stacklevel=5,
             )
 

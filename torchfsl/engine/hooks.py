@@ -78,7 +78,7 @@ class Hooks:
         expect_a(nn.Module, model, "model", "pass a torch.nn.Module first, the optimizer second")
         optimizers = as_optimizers(optimizer)
         if isinstance(local, str):
-            raise ParameterError(f"local={local!r} is one name: pass a list, local=[{local!r}]")
+            raise ParameterError(f"local= is the string {local!r}: pass a list, local=[{local!r}]")
         self.settings = settings = Settings() if settings is None else settings
         self.rows, self.rest = settings.rows, settings.rest
         self.model = unwrap(model)
@@ -117,8 +117,9 @@ class Hooks:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "hooks on a live model cannot be pickled: send model and optimizer, make "
-            "torchfsl.Federated(model, optimizer, plan=fed.plan) there, and load fed.state_dict()"
+            "a model with torchfsl's hooks cannot be pickled: send model and optimizer without "
+            "hooks, make torchfsl.Federated(model, optimizer, plan=fed.plan) there, and load "
+            "fed.state_dict()"
         )
 
     def __repr__(self) -> str:
@@ -313,7 +314,9 @@ class Hooks:
             ProtocolError: hooks were removed.
         """
         if not self._hooks:
-            raise ProtocolError("the hooks were removed by detach(): make a new torchfsl.Federated")
+            raise ProtocolError(
+                "detach() removed the hooks of this Federated: make a new torchfsl.Federated"
+            )
         self.close_round()
         self.check_unchanged()
         self.validate()
@@ -418,9 +421,9 @@ class Claim:
             claims = {c for c in (_here(module) for module in modules) if c is not None}
             if any(claim._is_held for claim in claims):
                 raise ProtocolError(
-                    "a round is open on this model, which measures one at a time: a round of "
-                    "another client on this model begins after this one's block. For clients in "
-                    "threads, make a model and a Federated for each"
+                    "a round is open on this model, and a model can be in one round at a "
+                    "time: leave the block of that round first. If clients run in threads, make a "
+                    "model and a Federated for each client"
                 )
             for claim in claims:
                 claim._free()

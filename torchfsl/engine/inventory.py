@@ -200,8 +200,8 @@ def _check_local(stays: Sequence[str], held: Sequence[str], parameters: Sequence
     for given in stays:
         if not any(_is_within(name, [given]) for name in held):
             raise ParameterError(
-                f"local= names {given!r}, expected a parameter, buffer or module of the model; "
-                f"its parameters are {', '.join(parameters)}"
+                f"local= has {given!r}, expected the name of a parameter, buffer or module: "
+                f"choose from the parameters {', '.join(parameters)}"
             )
 
 
@@ -264,9 +264,9 @@ def _check_known(optimizers: Iterable[torch.optim.Optimizer], names: dict[int, s
             for parameter in group["params"]:
                 if id(parameter) not in names:
                     raise ParameterError(
-                        f"parameter group {number} of {type(optimizer).__name__} trains a tensor "
-                        f"of shape {tuple(parameter.shape)} that the model does not have: pass "
-                        "Federated a module that has it, or make the optimizer anew "
+                        f"parameter group {number} of {type(optimizer).__name__} has a tensor of "
+                        f"shape {tuple(parameter.shape)} that is not in the model: pass Federated "
+                        "the module with this tensor, or make a new optimizer "
                         "(load_state_dict(assign=True) replaces parameters)"
                     )
 
@@ -275,19 +275,23 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         raise ParameterError(
             f"{name} is not initialised yet: run one forward pass through the lazy module before "
-            "torchfsl.Federated"
+            "you make torchfsl.Federated"
         )
     if parameter.is_meta:
         raise ParameterError(
-            f"{name} is on the meta device: materialise the model before torchfsl.Federated"
+            f'{name} is on the meta device: call model.to_empty(device="cpu") and load values '
+            "before torchfsl.Federated"
         )
     if parameter.dtype not in _DTYPES:
         raise ParameterError(
             f"{name} has dtype {parameter.dtype}, expected float16, bfloat16, float32 or float64: "
-            "freeze it or convert it"
+            "call requires_grad_(False) on the parameter, or convert the model with model.float()"
         )
     if parameter.layout is not torch.strided:
-        raise ParameterError(f"{name} is stored as {parameter.layout}: convert it to a dense one")
+        raise ParameterError(
+            f"{name} has layout {parameter.layout}, expected torch.strided: convert the parameter "
+            "with to_dense()"
+        )
 
 
 def _check_wanted(
@@ -301,12 +305,14 @@ def _check_wanted(
         if any(_is_named(table, [name]) for table in held):
             continue
         if name in frozen:
-            why = "is frozen or in no optimizer"
+            why = "is frozen or in no optimizer of Federated"
         elif name in rest:
             why = "is not the weight of an nn.Embedding or nn.EmbeddingBag"
         else:
-            why = "is no parameter of the model"
-        raise ParameterError(f"Rows names {name}, which {why}; trained tables: {sorted(held)}")
+            why = "is not a parameter of the model"
+        raise ParameterError(
+            f"Rows has the table {name}, which {why}: choose from the trained tables {sorted(held)}"
+        )
 
 
 def _fixed_tables(fixed: Fixed, tables: list[Table]) -> list[str]:
@@ -315,7 +321,9 @@ def _fixed_tables(fixed: Fixed, tables: list[Table]) -> list[str]:
         names = sorted(fixed.positions)
     elif len(tables) > 1:
         known = sorted(table.name for table in tables)
-        raise ParameterError(f"Fixed needs a mapping from table to ids; tables: {known}")
+        raise ParameterError(
+            f"Fixed expects a mapping from table names to row ids: choose from the tables {known}"
+        )
     else:
         names = [table.name for table in tables]
     for table in tables:

@@ -58,7 +58,7 @@ def by_table(
     if not isinstance(wanted, Mapping):
         if len(tables) != 1:
             raise ParameterError(
-                f"rows= needs a mapping from table to ids; the tables are "
+                "rows= expects a mapping from table names to row ids: choose from the tables "
                 f"{[t.name for t in tables]}"
             )
         wanted = {tables[0].name: wanted}
@@ -95,10 +95,10 @@ def _unknown(name: object, known: list[Table]) -> str:
     for table in known:
         if name in table.aliases or f"{name}.weight" in table.aliases:
             return (
-                f"rows= names {name!r}, which shares its table with {table.name!r}: give the ids "
-                "of both under that name"
+                f"rows= has {name!r}, which shares its weight with {table.name!r}: pass the ids "
+                f"of both under {table.name!r}"
             )
-    return f"rows= names {name!r}; the tables are {[t.name for t in known]}"
+    return f"rows= has {name!r}, which is not a table: choose from {[t.name for t in known]}"
 
 
 def _flat_ids(name: str, given: Any) -> torch.Tensor:
@@ -118,11 +118,13 @@ def _flat_ids(name: str, given: Any) -> torch.Tensor:
         flat = torch.as_tensor(given).detach().cpu().reshape(-1)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ParameterError(
-            f"rows= for {name} must be integers, in one list, array or tensor, or in a list of "
-            "arrays or tensors"
+            f"rows= for {name} expects integers: pass a list, an array or a tensor of row ids, or "
+            "a list of arrays or tensors"
         ) from error
     if flat.numel() and (flat.dtype == torch.bool or flat.is_floating_point() or flat.is_complex()):
-        raise ParameterError(f"rows= for {name} must be integers, not {flat.dtype}")
+        raise ParameterError(
+            f"rows= for {name} expects integers, got {flat.dtype}: pass row ids of dtype int64"
+        )
     return flat.to(torch.int64)
 
 
@@ -141,9 +143,9 @@ def check_budget(segment: Segment, tables: list[Table], wanted: Mapping[str, tor
     if named > segment.k_max:
         names = ", ".join(t.name for t in tables)
         raise ParameterError(
-            f"this client uses {named} rows of {names} (segment {segment.name!r}), the plan's "
-            f"rows_per_client is {segment.k_max}: train on fewer batches, or make the plan with "
-            f"rows_per_client={named} or more, as fed.suggest_rows(clients) says"
+            f"this client uses {named} rows of {names} (segment {segment.name!r}), and the plan's "
+            f"rows_per_client is {segment.k_max}: train on fewer batches, or make a plan with "
+            f"rows_per_client={named} or more (fed.suggest_rows)"
         )
 
 
@@ -228,8 +230,8 @@ def check_batches(batches: object) -> None:
     """
     if isinstance(batches, Iterator):
         raise ParameterError(
-            "batches is an iterator, which the pass that finds its rows would use up: pass a list "
-            "or a DataLoader, batches=list(batches)"
+            "batches is an iterator, and torchfsl reads the batches once more to find their rows: "
+            "pass a list or a DataLoader, batches=list(batches)"
         )
     what = f"a {type(batches).__name__}"
     if isinstance(batches, tuple) and len(batches) > 1 and _are_tensors(batches):
@@ -254,8 +256,8 @@ def _noting(
         ids = args[0] if args else kwargs["input"]
         if not isinstance(ids, torch.Tensor):
             raise ParameterError(
-                f"batches: {table.name} is looked up with a {type(ids).__name__}: pass batches of "
-                "tensors, torch.from_numpy(array) of an array"
+                f"batches: the model looks up {table.name} with a {type(ids).__name__}, expected a "
+                "tensor: pass batches of tensors, for example torch.from_numpy(array)"
             )
         flat = ids.values() if ids.is_nested else ids
         found = torch.unique(flat.detach()).cpu().to(torch.int64)
@@ -304,8 +306,9 @@ def _run(model: nn.Module, batch: Any, call: Call | None) -> None:
         model(*args, **kwargs)
     except TypeError as error:
         raise ParameterError(
-            f"rows_of: {type(model).__name__} does not take the batch ({error}): say how it is "
-            "called, rows_of(batches, call=lambda model, batch: model(batch[0]))"
+            f"rows_of: the forward() of {type(model).__name__} failed on a batch ({error}): pass "
+            "a function that calls the model, rows_of(batches, call=lambda model, batch: "
+            "model(batch[0]))"
         ) from error
 
 
@@ -345,7 +348,7 @@ class RowAdvice:
         Below 1.0 the others cannot train on all of their rows where rows are fetched privately.
         """
         if not 0 < quantile <= 1:
-            raise ParameterError(f"quantile is {quantile}: choose one in (0, 1]")
+            raise ParameterError(f"quantile is {quantile}: choose a number above 0 and at most 1")
         return {
             name: max(1, int(np.quantile(values, quantile, method="higher")))
             for name, values in self.counts.items()
@@ -372,7 +375,10 @@ def advise(tables: Mapping[str, Sequence[Table]], clients: Iterable[RowIds]) -> 
     every = [table for group in tables.values() for table in group]
     asked = [by_table(rows, every, []) for rows in clients]
     if not asked:
-        raise ParameterError("expected the batches of at least one client, got none")
+        raise ParameterError(
+            "expected the batches of one client or more, got no clients: pass a list with the "
+            "batches of each client"
+        )
     counts = {
         name: np.sort(
             [

@@ -291,7 +291,10 @@ class Fixed:
         for group in groups:
             ids = [int(i) for i in group]
             if not ids or min(ids) < 0 or len(set(ids)) != len(ids):
-                raise ParameterError("Fixed needs distinct positions, none of them negative")
+                raise ParameterError(
+                    "Fixed expects distinct positions of 0 or more: remove duplicates and "
+                    "negative numbers"
+                )
         check_block(self.block)
 
     @property
@@ -388,9 +391,9 @@ class Rows:
         if self.top is not None:
             check_amount("Rows top", self.top)
         if self.top is not None and self.choose is not None:
-            raise ParameterError("Rows: give top or choose, not both")
+            raise ParameterError("Rows got both top and choose: pass top or choose")
         if self.budget is not None and self.budget < 1:
-            raise ParameterError(f"Rows budget is {self.budget}: at least 1 row")
+            raise ParameterError(f"Rows budget is {self.budget}: choose 1 row or more")
         if self.find not in ("hooks", "scan"):
             raise ParameterError(f"Rows find is {self.find!r}: choose 'hooks' or 'scan'")
         if self.untouched not in ("reject", "restrict", "touched"):

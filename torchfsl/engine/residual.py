@@ -196,7 +196,8 @@ class Residual:
         """
         if state.get("format") != _FORMAT or not isinstance(state.get("parts"), Mapping):
             raise ParameterError(
-                f"not a Residual state of format {_FORMAT}: pass what state_dict() returned"
+                f"expected a Residual state of format {_FORMAT}, got another object: pass the "
+                "object that state_dict() returned"
             )
         parts: dict[str, torch.Tensor | SparseRows] = {}
         for name, tensors in state["parts"].items():
@@ -205,7 +206,10 @@ class Residual:
             elif set(tensors) == {"ids", "values", "pending"}:
                 parts[name] = SparseRows(**{key: t.clone() for key, t in tensors.items()})
             else:
-                raise ParameterError(f"Residual state of segment {name!r} has unknown fields")
+                raise ParameterError(
+                    f"the Residual state of segment {name!r} has unknown fields: pass the object "
+                    "that state_dict() returned"
+                )
         self._loaded, self._file = parts, None
         if not keep_staged:
             self._staged = {}
@@ -219,8 +223,8 @@ def _tensors(part: torch.Tensor | SparseRows) -> dict[str, torch.Tensor]:
 
 def _mismatch(name: str) -> ParameterError:
     return ParameterError(
-        f"the residual of segment {name!r} belongs to a plan of another shape: start a new "
-        "Residual, or load the state saved under this plan"
+        f"the residual of segment {name!r} belongs to a plan with other shapes: make a new "
+        "Residual, or load the state that was saved under this plan"
     )
 
 
@@ -257,7 +261,7 @@ class Residuals:
 
     def __init__(self, limit_bytes: int = _LIMIT) -> None:
         if limit_bytes < 0:
-            raise ParameterError(f"limit_bytes is {limit_bytes}: give bytes, at least 0")
+            raise ParameterError(f"limit_bytes is {limit_bytes}: choose 0 bytes or more")
         self._limit = limit_bytes
         self._by_client: dict[int | None, Residual] = {}  # asked for longest ago first
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -282,8 +286,8 @@ class Residuals:
         """
         if len(self._by_client) > 1:
             raise ParameterError(
-                f"{len(self._by_client)} clients trained this model, each with its own residual: "
-                "fed.hooks.residuals.of(client_id)"
+                f"{len(self._by_client)} clients trained this model, and each has its own "
+                "residual: choose a client with fed.hooks.residuals.of(client_id)"
             )
         return next(iter(self._by_client.values()), None) or self.of(None)
 

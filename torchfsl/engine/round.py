@@ -97,7 +97,8 @@ class Round:
         self._ask_number: Any = getattr(client, "open_number", None)
         if number is None and self._ask_number is None:
             raise ParameterError(
-                f"{type(client).__name__} cannot ask the servers for the open round: pass number="
+                f"{type(client).__name__} cannot ask the servers for the number of the open "
+                "round: pass number="
             )
         self._asked: dict[str, Asked] = {}
         self._given = None if number is None else check_number("number", number)
@@ -121,11 +122,13 @@ class Round:
         """Refuse rows that the plan does not fetch, their lack, and servers of another source."""
         hooks, client = self._hooks, self._client
         if has_rows and self._retrieving and self._fixed is not None:
-            raise ParameterError("the row set is fixed by Rows(choose=Fixed(...)): leave out rows=")
+            raise ParameterError(
+                "Rows(choose=Fixed(...)) fixes the row ids of this plan: leave out rows="
+            )
         if self._retrieving and not has_rows and self._fixed is None:
             raise ParameterError(
-                "the plan fetches rows privately: pass batches=, what the client trains on, or "
-                "rows=, the ids that it uses"
+                "the plan retrieves rows privately: pass batches= with the training batches, or "
+                "rows= with the row ids that the client uses"
             )
         tables = hooks.inventory.tables
         transport = getattr(client, "servers", None)
@@ -134,7 +137,9 @@ class Round:
         if has_rows and not self._retrieving and not whole:
             remedy = ", or make the plan with retrieve=True" if tables else ""
             why = "clients hold whole tables" if tables else NO_TABLE
-            raise ParameterError(f"the plan fetches no rows, {why}: leave out rows={remedy}")
+            raise ParameterError(
+                f"the plan does not retrieve rows, because {why}: leave out rows={remedy}"
+            )
 
     def __repr__(self) -> str:
         return f"Round(number={self.number}, client_id={self.client_id})"
@@ -168,7 +173,9 @@ class Round:
             ParameterError: as on entering.
         """
         if self._session is not None:
-            raise ProtocolError("this round was started already: enter its block")
+            raise ProtocolError(
+                "this round has already started: call prefetch() before the block of the round"
+            )
         if callable(self._wanted):  # in another block a pass over batches would be recorded
             self._hooks.recorder.check_closed()
         self._prepare()
@@ -184,7 +191,10 @@ class Round:
             ProtocolError: outside the block.
         """
         if not self._hooks.claim.is_of(self):
-            raise ProtocolError("withdraw() is for the block: call it inside `with fed.round(...)`")
+            raise ProtocolError(
+                "withdraw() works only in an open round: call withdraw() inside `with "
+                "fed.round(...) as rnd:`"
+            )
         self._withdrawn = True
 
     def retry(self) -> Receipt:
@@ -200,14 +210,17 @@ class Round:
         if self._raw is not None:
             return self._submit()
         if self._quantised is None:
-            raise ProtocolError("nothing to send again: the update was sent, or the block failed")
+            raise ProtocolError(
+                "there is no update to send again: either the update was sent, or the block "
+                "failed. Call fed.round(...) for a new round"
+            )
         session: Any = self._session
         return self._settle(session.send_again)
 
     def __enter__(self) -> Round:
         claim = self._hooks.claim
         if claim.is_of(self):
-            raise ProtocolError("the block of this round is open already: leave it first")
+            raise ProtocolError("the block of this round is already open: leave the block first")
         try:
             claim.take(self)
             self._enter()
@@ -235,8 +248,8 @@ class Round:
         unsent = getattr(self, "_raw", None) is not None or getattr(self, "_quantised", None)
         if unsent:
             warnings.warn(
-                f"the update of client {self.client_id} in round {self.number} could not be sent "
-                "and was never sent again, so it is lost: call retry() on the round",
+                f"client {self.client_id} could not send its update of round {self.number}, and "
+                "retry() was not called, so the update is lost: call retry() on the round",
                 stacklevel=2,
             )
 
@@ -342,7 +355,10 @@ class Round:
             return self._client.start_round(self.number, indices=indices)
         continue_session = getattr(self._client, "continue_session", None)
         if continue_session is None:
-            raise ParameterError("a plan with max_epochs above 1 needs servers of the protocol fsl")
+            raise ParameterError(
+                "a plan with max_epochs above 1 needs servers of the protocol fsl: connect to "
+                "these servers, or make a plan with max_epochs=1"
+            )
         session: RoundSession = continue_session(self.number, indices=indices)
         return session
 

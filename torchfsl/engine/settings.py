@@ -75,8 +75,8 @@ def _check_settings(
         raise ParameterError(f"source is {source!r}: choose 'delta' or 'gradient'")
     if source == "gradient" and buffers == "average":
         raise ParameterError(
-            "buffers='average' sends how buffers change over a round of training: use "
-            "source='delta' with it, or buffers='local'"
+            "buffers='average' sends the change of buffers over a round, which needs "
+            "source='delta': use source='delta', or buffers='local'"
         )
     if check not in ("checksum", "sample", "off"):
         raise ParameterError(f"check is {check!r}: choose 'checksum', 'sample' or 'off'")
@@ -91,8 +91,8 @@ def _checked_encodings(given: Mapping[str, FixedPoint] | None) -> dict[str, Fixe
     fits = given is None or isinstance(given, Mapping)
     if not fits or not all(isinstance(name, str) for name in given or ()):
         raise ParameterError(
-            f"encodings is {given!r}: pass a mapping from names to encodings, as "
-            "{'rest': FixedPoint(...)}, or encoding= for one of all segments"
+            f"encodings is {given!r}, expected a mapping from names to encodings: pass {{'rest': "
+            "FixedPoint(...)}, or encoding= for all segments"
         )
     for name, encoding in (given or {}).items():
         if not isinstance(encoding, FixedPoint):
@@ -101,8 +101,8 @@ def _checked_encodings(given: Mapping[str, FixedPoint] | None) -> dict[str, Fixe
 
 
 NO_TABLE: Final = (
-    "no table of this model goes by rows (an embedding that is frozen, or computed as by "
-    "weight_norm, is none, nor is any under rows=None)"
+    "no table of this model is sent by rows (rows=None sends tables whole, and torchfsl sends no "
+    "rows of embeddings that are frozen or computed, for example by weight_norm)"
 )
 
 
@@ -124,10 +124,10 @@ def check_policies(settings: Settings, plan: SubmodelPlan, parts: Collection[str
         own = rest.policy, rest.block, isinstance(rest, BinTop)
         if own != (segment.policy, segment.tau, segment.binned):
             raise ParameterError(
-                f"the plan sends segment {segment.name!r} as {segment.policy} of {segment.tau} "
-                f"values{' in public bins' * segment.binned}, this model's policy is {rest!r}: "
-                "leave rest= out, torchfsl.Federated(model, optimizer, plan=plan), to take the "
-                "plan's"
+                f"segment {segment.name!r}: the plan has the policy {segment.policy} with "
+                f"{segment.tau} values{' in public bins' * segment.binned}, and this model has "
+                f"{rest!r}: leave out rest= to use the plan's policy, torchfsl.Federated(model, "
+                "optimizer, plan=plan)"
             )
 
 
@@ -155,6 +155,6 @@ def check_source(sent: str, taken: object) -> None:
     """
     if taken in ("delta", "gradient") and taken != sent:
         raise ParameterError(
-            f"this client sends source={sent!r}, the servers take {taken!r} and would move the "
-            f"wrong way: give both source={taken!r}"
+            f"this client sends source={sent!r}, and the servers expect source={taken!r}: use "
+            f"source={taken!r} at both, or the model moves in the wrong direction"
         )

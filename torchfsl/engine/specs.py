@@ -42,7 +42,9 @@ def segment_specs(
     segments = exchange.segment_tensors
     tables = {n: ts for n, ts in segments.items() if n not in (*exchange.parts, BUFFERS)}
     if not tables and retrieve:
-        raise ParameterError(f"retrieve=True fetches rows of tables, and {NO_TABLE}: leave it out")
+        raise ParameterError(
+            f"retrieve=True retrieves rows of tables, but {NO_TABLE}: leave out retrieve=True"
+        )
     if isinstance(rows_per_client, Mapping):
         rows_per_client = _by_segment(rows_per_client, tables)
     specs = []
@@ -62,11 +64,14 @@ def segment_specs(
             specs.append(SegmentSpec(name, "rows", tensors, k_max, tensors[0].shape[1], fetch))
     outside = {*exchange.parts, BUFFERS}
     if ROWS in encodings and not any(spec.name not in outside for spec in specs):
-        raise ParameterError(f"encodings names {ROWS!r}: no table goes by rows, leave it out")
+        raise ParameterError(
+            f"encodings has {ROWS!r}, but no table of this model is sent by rows: leave out "
+            f"{ROWS!r}"
+        )
     for name in encodings:
         if name != ROWS and name not in segments:
             why = _why_odd(name, specs, outside, is_dense=isinstance(rest, Dense))
-            raise ParameterError(f"encodings names {name!r}: {why}")
+            raise ParameterError(f"encodings has {name!r}, but {why}")
     return _with_encodings(specs, encodings, outside)
 
 
@@ -78,30 +83,35 @@ def _why_odd(
     tables = [t.name for s in specs if s.name not in outside for t in s.tensors]
     rest = [t.name for s in specs if s.name in outside and s.name != BUFFERS for t in s.tensors]
     if name == REST:
-        return "no parameter is left for it, other entries or tables take them all: leave it out"
+        return (
+            "no parameter is left for this entry, because other entries or tables cover all "
+            "parameters: leave out this entry"
+        )
     if found := fnmatch.filter(rest, name):
         if not is_dense:
             return (
-                f"it fits {found[0]}, and only a dense rest has parts: take rest=Dense(), or give "
-                f"{REST!r} the encoding"
+                f"the pattern matches {found[0]}, and only rest=Dense() can have several "
+                f"encodings: use rest=Dense(), or write {REST!r} in place of the pattern"
             )
         owners = [s.name for s in specs if not {t.name for t in s.tensors}.isdisjoint(found)]
         return (
-            f"all that it fits is taken by {', '.join(map(repr, owners))} before it, and the first "
-            "that fits counts: leave it out, or put it before one that is wider"
+            f"the earlier entries {', '.join(map(repr, owners))} already match all its "
+            "parameters, and the first match counts: leave out this entry, or put the narrower "
+            "pattern first"
         )
     if found := fnmatch.filter(tables, name):
         owner = next(s.name for s in specs if found[0] in [t.name for t in s.tensors])
         return (
-            f"it fits the table {found[0]}, which goes by rows: name its segment, {owner!r}, or "
-            f"{ROWS!r} for all tables"
+            f"the pattern matches the table {found[0]}, which is sent by rows: write the name of "
+            f"its segment, {owner!r}, or {ROWS!r} for all tables"
         )
     hint = (
-        f"; for all of a module write {name + '.*'!r}" if fnmatch.filter(rest, f"{name}.*") else ""
+        f". For a whole module write {name + '.*'!r}" if fnmatch.filter(rest, f"{name}.*") else ""
     )
     return (
-        f"the model's segments are {names}, {ROWS!r} stands for all tables, and it fits no "
-        f"parameter outside them ({', '.join(rest[:4])}{', ...' * (len(rest) > 4)}){hint}"
+        f"no segment and no parameter outside tables matches. The segments are {names}, {ROWS!r} "
+        "means all tables, and the other parameters include "
+        f"{', '.join(rest[:4])}{', ...' * (len(rest) > 4)}{hint}"
     )
 
 
@@ -137,8 +147,8 @@ def _by_segment(
             continue
         if missing:
             raise ParameterError(
-                f"rows_per_client has no budget of {', '.join(missing)}, which shares segment "
-                f"{name!r} with the tables that it names"
+                f"rows_per_client lacks {', '.join(missing)}, which shares segment {name!r} with "
+                "other tables in the mapping: add a number of rows for each table of the segment"
             )
         budgets[name] = sum(
             whole_numbers(**{f"rows_per_client of {n}": left.pop(n) for n in names})
@@ -146,8 +156,8 @@ def _by_segment(
     if left:
         tables = {name: [t.name for t in tensors] for name, tensors in segments.items()}
         raise ParameterError(
-            f"rows_per_client names {sorted(left)}: the rows segments are {sorted(segments)}, "
-            f"their tables {tables}"
+            f"rows_per_client has the unknown names {sorted(left)}: choose from the segments "
+            f"{sorted(segments)} or their tables {tables}"
         )
     return budgets
 
@@ -175,8 +185,9 @@ def _row_budget(
         return min(rows.budget, m)
     named = ", ".join(t.name for t in tensors)
     raise ParameterError(
-        f"segment {name!r} ({named}): how many rows may a client send? Pass rows_per_client=, as "
-        "fed.suggest_rows(batches_of_clients) finds it, or Rows(budget=); it is public"
+        f"segment {name!r} ({named}) has no limit on the rows that a client sends: pass "
+        "rows_per_client=fed.suggest_rows(batches_of_clients), or Rows(budget=...). The limit is "
+        "public"
     )
 
 
@@ -194,11 +205,11 @@ def check_fixed(inventory: Inventory, rows: Rows | None, rest: RestPolicy) -> No
     for name in inventory.tables:
         if rows is None or rows.fixed is None:
             raise ParameterError(
-                f"segment {name!r}: under max_epochs above 1 a client sends the same rows in all "
-                "rounds of a session. Use Rows(choose=Fixed(ids)), or max_epochs=1"
+                f"segment {name!r}: with max_epochs above 1 a client sends the same rows in all "
+                "rounds of a session: use Rows(choose=Fixed(ids)), or max_epochs=1"
             )
     if not isinstance(rest, Fixed | Dense):
         raise ParameterError(
-            f"segment {REST!r}: max_epochs above 1 keeps a client's positions for several rounds: "
-            "use rest=Dense() or rest=Fixed(positions), or max_epochs=1"
+            f"segment {REST!r}: with max_epochs above 1 a client sends the same positions in all "
+            "rounds of a session: use rest=Dense() or rest=Fixed(positions), or max_epochs=1"
         )

@@ -53,23 +53,24 @@ def warn_at_attach(model: nn.Module, inventory: Inventory, *, hooked: bool) -> N
     """
     if hooked:
         warnings.warn(
-            f"this {type(model).__name__} is in another Federated, and each takes its updates: "
-            "call detach() on the other one if only one is meant",
+            f"this {type(model).__name__} is already in another Federated, and both send its "
+            "updates: call detach() on the Federated that you do not use",
             stacklevel=outside(),
         )
     for name in inventory.hidden_lookups:
         tables = [t.name.removesuffix(".weight") for t in inventory.all_tables]
         named = [*tables, name.removesuffix(".weight")]
         warnings.warn(
-            f"{name} is sent dense: its class has a separate forward, which does not read exactly "
-            f"the rows that it is given. If it does, name it: rows=torchfsl.Rows(tables={named})",
+            f"{name} is sent dense, because its class has its own forward(), which may read other "
+            "rows than the given ids. If forward() reads only these rows, pass "
+            f"rows=torchfsl.Rows(tables={named})",
             stacklevel=outside(),
         )
     for name in inventory.untrained_tables:
         warnings.warn(
-            f"{name} requires gradients, but no optimizer of Federated has it: it is not trained "
-            "or sent: pass all optimizers, torchfsl.Federated(model, [a, b]), or set "
-            "requires_grad=False",
+            f"{name} requires gradients, but no optimizer of Federated has this parameter, so "
+            "torchfsl does not send its updates: pass all optimizers, torchfsl.Federated(model, "
+            "[a, b]), or set requires_grad=False",
             stacklevel=outside(),
         )
 

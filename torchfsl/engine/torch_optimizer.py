@@ -39,8 +39,8 @@ class TorchOptimizer(ServerOptimizer):
         name = type(make([torch.zeros(1, requires_grad=True)])).__name__
         if name not in _ELEMENTWISE:
             raise ParameterError(
-                f"{name} does not step each element of a parameter separately, but servers step "
-                f"slices of parameters: choose one of {', '.join(_ELEMENTWISE)}"
+                f"{name} does not update each element of a parameter separately, and servers "
+                f"update slices of parameters: choose from {', '.join(_ELEMENTWISE)}"
             )
         self._states: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
 

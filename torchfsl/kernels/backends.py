@@ -35,20 +35,20 @@ def _load(wanted: str) -> tuple[str, ModuleType]:
     if wanted == "portable":
         return "portable", portable
     if wanted not in ("auto", "native"):
-        raise ParameterError(f"TORCHFSL_BACKEND is {wanted!r}; set it to auto, portable or native")
+        raise ParameterError(f"TORCHFSL_BACKEND is {wanted!r}: set it to auto, portable or native")
     try:
         return "native", _import_native()
     except ImportError as error:
         if wanted == "native":
             raise ParameterError(
-                f"TORCHFSL_BACKEND=native, but there is no extension ({error}): reinstall "
-                "torchfsl where there is a C++20 compiler, with TORCHFSL_NATIVE=on in the "
-                "environment, or set TORCHFSL_BACKEND=portable"
+                f"TORCHFSL_BACKEND=native, but the C++ extension cannot be loaded ({error}): "
+                "install a C++20 compiler and reinstall torchfsl with TORCHFSL_NATIVE=on, or set "
+                "TORCHFSL_BACKEND=portable"
             ) from error
         log.warning(
-            "torchfsl in %s uses the portable backend, many times slower than the native one (%s). "
-            "Start Python outside a clone of it, or reinstall with a C++20 compiler and "
-            "TORCHFSL_NATIVE=on",
+            "torchfsl in %s uses the portable backend, many times slower than the native backend "
+            "(%s). Start Python outside the source folder of torchfsl, or reinstall with a C++20 "
+            "compiler and TORCHFSL_NATIVE=on",
             Path(__file__).parents[1],
             error,
         )
@@ -59,7 +59,7 @@ def _import_native() -> ModuleType:
     native = importlib.import_module("torchfsl.kernels._native")
     missing = [name for name in KERNELS if not hasattr(native, name)]
     if missing:
-        raise ImportError(f"the built one is older than the library, it lacks {missing}")
+        raise ImportError(f"the compiled extension is older than torchfsl and lacks {missing}")
     return native
 
 
@@ -82,5 +82,7 @@ def num_threads() -> int:
             return len(os.sched_getaffinity(0))
         return os.cpu_count() or 1
     if not chosen.isdecimal() or int(chosen) < 1:
-        raise ParameterError(f"TORCHFSL_THREADS is {chosen!r}; set it to a number of threads >= 1")
+        raise ParameterError(
+            f"TORCHFSL_THREADS is {chosen!r}: set it to a number of threads, 1 or more"
+        )
     return int(chosen)

@@ -35,7 +35,7 @@ def ring_bytes(ring_bits: int) -> int:
         ParameterError: `ring_bits` is not one of `config.RING_BITS`.
     """
     if ring_bits not in RING_BITS:
-        raise ParameterError(f"ring_bits is {ring_bits!r}; choose one of {RING_BITS}")
+        raise ParameterError(f"ring_bits is {ring_bits!r}: choose one of {RING_BITS}")
     return ring_bits // 8
 
 
@@ -102,8 +102,8 @@ def from_int64(values: npt.NDArray[np.int64], bits: int) -> Bytes:
         limit = 1 << (bits - 1)
         if int(values.min()) < -limit or int(values.max()) >= limit:
             raise ParameterError(
-                f"a value does not fit the {bits}-bit ring (limit {limit - 1}); "
-                "use more ring bits or a smaller clip"
+                f"a value exceeds the {bits}-bit ring's limit {limit - 1}: use more ring_bits or "
+                "a smaller clip"
             )
     if width == 16:
         words = np.empty((*values.shape, 2), dtype="<i8")
@@ -135,7 +135,9 @@ def to_int64(values: Bytes) -> npt.NDArray[np.int64]:
         low = words[..., 0].astype("<u8").view("<i8")
         high = words[..., 1].astype("<u8").view("<i8")
         if np.any(high != (low >> 63)):
-            raise ProtocolError("an aggregate exceeds 64 bits: some report was not honest")
+            raise ProtocolError(
+                "the aggregate exceeds 64 bits, so a client has sent an invalid report"
+            )
         return np.asarray(low, dtype=np.int64)
     word = words.dtype.itemsize
     shift = 8 * (word - width)

@@ -49,9 +49,13 @@ class AnsweringParty:
         last_version: int,
     ) -> None:
         if client not in plan.graphs:
-            raise ParameterError(f"client {client} is not in the plan")
+            raise ParameterError(
+                f"client {client} is not in the plan: make the plan with its network"
+            )
         if not 0 <= last_version < (1 << 64) - 1:
-            raise ParameterError(f"last_version {last_version} is not in 0 to 2**64 - 2")
+            raise ParameterError(
+                f"last_version is {last_version}: choose a whole number from 0 to 2**64 - 2"
+            )
         self.plan, self.client = plan, client
         self.version = last_version
         self._network: Quantised | None = None
@@ -79,20 +83,27 @@ class AnsweringParty:
                 is not above the last one.
         """
         if network.graph != self.plan.graphs[self.client]:
-            raise ParameterError("the network differs from the plan's graph: make a new plan")
+            raise ParameterError(
+                "the layers of the network differ from those in the plan: make a new plan with "
+                "this network"
+            )
         if self._running or self._waiting:
-            raise ParameterError("batches are being answered: load new weights behind them")
+            raise ParameterError(
+                "the client is answering batches: load new weights after these batches"
+            )
         if self._network is not None and self._network.equals(network):
             return
         number = self.version + 1 if version is None else version
         if not self.version < number < 1 << 64:
-            raise ParameterError(f"version {number} is not above the last one, {self.version}")
+            raise ParameterError(
+                f"version is {number}, expected a number above the last version, {self.version}"
+            )
         self._network, self.version = network, number
 
     def offer(self, querying: int) -> list[bytes]:
         """WEIGHTS to the server, the same ones until `confirm` says that READY has come."""
         if self._network is None:
-            raise ParameterError("load a network first")
+            raise ParameterError("the client has no network yet: load a network first")
         version, message = self._offered.get(querying, (0, []))
         if version == self.version:
             return message
@@ -121,16 +132,20 @@ class AnsweringParty:
         message = decode(self.plan, data, *expected)
         topic = message.topic
         if topic.answering != self.client or topic.querying not in self._offered:
-            raise RejectedSubmission("the message is for another client or querying party")
+            raise RejectedSubmission(
+                "the message is for another client, or from an unknown querying client"
+            )
         name = (topic.querying, topic.iteration, topic.batch)
         if message.kind == Kind.SERVE:
             return self._go_on(name, message)
         parts = self._waiting.get(name, {})
         if message.kind in parts or name in self._begun:
-            raise RejectedSubmission(f"{message.kind.name} of batch {topic.batch} came twice")
+            raise RejectedSubmission(f"{message.kind.name} of batch {topic.batch} arrived twice")
         is_open = sum(other[0] == topic.querying for other in (*self._waiting, *self._running))
         if not parts and is_open >= MAX_OPEN_BATCHES:
-            raise RejectedSubmission(f"client {topic.querying} has {is_open} open batches")
+            raise RejectedSubmission(
+                f"client {topic.querying} has {is_open} open batches, the maximum"
+            )
         self._waiting[name] = {**parts, message.kind: message.body}
         needed = 3 if self.plan.backend.relayed else 2  # in any order
         return self._start(name) if len(self._waiting[name]) == needed else []
@@ -147,7 +162,7 @@ class AnsweringParty:
     def _go_on(self, name: _BatchName, message: Message) -> list[bytes]:
         step, program = self._running.get(name, (-1, None))
         if program is None or message.topic.step != step + 1:
-            raise RejectedSubmission("SERVE out of turn")
+            raise RejectedSubmission("SERVE arrived out of order")
         return self._advance(name, step + 2, program, message.body)
 
     def _advance(

@@ -67,7 +67,9 @@ class Tables:
 
     def __init__(self, bits: int) -> None:
         if not 8 <= bits <= 63:
-            raise ParameterError(f"comparison of {bits} bits: from 8 to 63 by tables")
+            raise ParameterError(
+                f"comparisons have {bits} bits, expected 8 to 63 bits: change frac_bits of the ring"
+            )
         self.bits = bits
         self.levels = _levels(bits)
         self._value_bytes = sum(t.word_bytes * (1 + t.equal) for lv in self.levels for t in lv)

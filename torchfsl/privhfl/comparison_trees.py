@@ -55,8 +55,8 @@ class Trees:
     def __init__(self, bits: int) -> None:
         if not 8 <= bits <= _LOW_BITS + _MAX_DEPTH:
             raise ParameterError(
-                f"comparison of {bits} bits, trees take 8 to {_LOW_BITS + _MAX_DEPTH}: use "
-                "comparison='tables'"
+                f"comparisons have {bits} bits, expected 8 to {_LOW_BITS + _MAX_DEPTH} bits with "
+                "comparison='trees': use comparison='tables'"
             )
         self.bits = bits
         self.depth = bits - _LOW_BITS

@@ -54,7 +54,9 @@ class Identity:
         try:
             secret = self._secret.exchange(X25519PublicKey.from_public_bytes(peer))
         except ValueError as error:
-            raise DecodeError("a party's X25519 key is malformed or of small order") from error
+            raise DecodeError(
+                "the X25519 public key of a client is malformed or not secure (small order)"
+            ) from error
         low, high = sorted((self.public, peer))
         return kdf.derive(secret, label, kdf.frame(digest, low, high))
 
@@ -81,7 +83,9 @@ class Draws:
             ProtocolError: it was given out already.
         """
         if (node, purpose) in self._given:
-            raise ProtocolError(f"the draw {purpose!r} of node {node} was used already")
+            raise ProtocolError(
+                f"the random values {purpose!r} of node {node} were already used: start a new batch"
+            )
         self._given.add((node, purpose))
         context = kdf.frame(node.to_bytes(8, "little"), purpose.encode())
         return kdf.derive(self._key, LABEL_DRAW, context)
@@ -116,8 +120,8 @@ class Pair:
         context = kdf.frame(what, self._who, numbers)
         if context in self._opened:
             raise ProtocolError(
-                f"the {what.decode()} of this number were drawn already: masks serve once, take "
-                "the next number"
+                f"the {what.decode()} masks of this number were already used, and a mask is "
+                "secure only once: use the next number"
             )
         self._opened.add(context)
         return Draws(self._seed, context)

@@ -69,7 +69,10 @@ class Graph:
     def __post_init__(self) -> None:
         nodes = self.nodes
         if not nodes or nodes[0].op != "input" or nodes[-1].op not in LINEAR:
-            raise ParameterError("a network begins with its input and ends with a linear layer")
+            raise ParameterError(
+                "expected a network that begins with its input and ends with a linear layer: end "
+                "the network with nn.Linear"
+            )
         if len(nodes[-1].shape) != 1 or len(nodes[-1].inputs) != 1:
             raise ParameterError(
                 f"the last layer gives values of shape {nodes[-1].shape} from "
@@ -78,16 +81,24 @@ class Graph:
             )
         for number, node in enumerate(nodes):
             if any(source >= number for source in node.inputs):
-                raise ParameterError("a node stands before its input")
+                raise ParameterError(
+                    "a node of the graph precedes its input: put each node after its inputs"
+                )
             held = [self.is_wire(source) for source in node.inputs]
             if node.op in LINEAR and not all(held):
                 raise ParameterError(
-                    "two linear layers without a ReLU between: fold them into one, or add a ReLU"
+                    "two linear layers follow each other without a ReLU: merge the layers, or add "
+                    "a ReLU between them"
                 )
             if node.op in ("relu", "max") and any(held):
-                raise ParameterError(f"{node.op} of a ReLU's output: leave one of both out")
+                raise ParameterError(
+                    f"{node.op} follows a ReLU and has no effect: remove one of the two"
+                )
             if node.op == "add" and len(set(held)) != 1:
-                raise ParameterError("an addition of a linear layer's output and an activation")
+                raise ParameterError(
+                    "the network adds the output of a linear layer to an activation: apply a ReLU "
+                    "to the output first"
+                )
 
     def is_wire(self, number: int) -> bool:
         """Whether a node's value is a wire."""

@@ -124,9 +124,13 @@ def decode(plan: QueryPlan, data: bytes | memoryview, *expected: Kind) -> Messag
     topic = Topic(querying, answering, iteration, batch, step)
     unused = 0 if kind in _IN_STEPS else step
     if unused or (kind in _OF_SETUP and (iteration or batch)):
-        raise DecodeError(f"{kind.name}: iteration {iteration}, batch {batch}, step {step}")
+        raise DecodeError(
+            f"{kind.name} has the invalid numbers iteration {iteration}, batch {batch}, step {step}"
+        )
     if size != (length := body_bytes(plan, kind, topic)):
-        raise DecodeError(f"{kind.name}: body of {size} bytes, expected {length}", code="length")
+        raise DecodeError(
+            f"{kind.name} has a body of {size} bytes, expected {length} bytes", code="length"
+        )
     check_whole(kind, data, HEADER_BYTES + size)
     return Message(kind, topic, memoryview(data)[HEADER_BYTES:])
 
@@ -149,7 +153,7 @@ def body_bytes(plan: QueryPlan, kind: Kind, topic: Topic) -> int:
     """
     if kind == Kind.SUM:
         if topic.answering >> len(plan.clients):
-            raise DecodeError("SUM: a set with clients that the plan does not name")
+            raise DecodeError("SUM includes clients that are not in the plan")
         return plan.sum_bytes()
     if topic.answering not in plan.graphs:
         raise DecodeError(f"{kind.name}: client {topic.answering} is not in the plan")
@@ -162,7 +166,7 @@ def body_bytes(plan: QueryPlan, kind: Kind, topic: Topic) -> int:
         steps = plan.steps(topic.answering)
         own = (topic.step % 2 == 0) == (kind == Kind.ANSWER)
     if topic.step >= len(steps) or not own:
-        raise DecodeError(f"{kind.name}: no step {topic.step} of this party")
+        raise DecodeError(f"{kind.name} has step {topic.step}, which this party does not have")
     return steps[topic.step]
 
 

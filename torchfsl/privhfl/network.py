@@ -132,7 +132,10 @@ class _Reader(fx.Interpreter):
         if n.op == "output":
             argument = n.args[0]
             if not isinstance(argument, fx.Node):
-                raise ParameterError("the module returns one tensor of logits")
+                raise ParameterError(
+                    "the network returns several values, expected one tensor of logits: return "
+                    "one tensor from forward()"
+                )
             self.result = self.values[argument]
             return out
         shape = tuple(out.shape[1:]) if isinstance(out, torch.Tensor) else ()
@@ -142,18 +145,21 @@ class _Reader(fx.Interpreter):
     def _value(self, n: fx.Node, shape: tuple[int, ...]) -> _Value:
         if n.op == "placeholder":
             if any(value.node.op == "input" for value in self.values.values()):
-                raise ParameterError("the module takes one tensor")
+                raise ParameterError(
+                    "forward() takes several arguments, expected one tensor of images: remove the "
+                    "other arguments"
+                )
             return _Value(Node("input", (), shape))
         sources = [self.values[a] for a in n.args if isinstance(a, fx.Node)]
         name = getattr(n.target, "__name__", str(n.target))
         if not sources:
-            raise ParameterError(f"{name} gets no activation as its first argument: {_REMEDY}")
+            raise ParameterError(f"the first argument of {name} is not an activation: {_REMEDY}")
         if n.op == "call_module":
             return _of_module(self.fetch_attr(str(n.target)), sources[0], shape)
         handler = _FUNCTIONS.get(n.target if callable(n.target) else str(n.target))
         if handler is None:
             raise ParameterError(
-                f"{name} is not known to the protocol: {_REMEDY}", code="unsupported-module"
+                f"the protocol does not support {name}: {_REMEDY}", code="unsupported-module"
             )
         return handler(sources, n, shape)
 
@@ -174,18 +180,24 @@ def _of_module(module: nn.Module, x: _Value, shape: tuple[int, ...]) -> _Value:
         case nn.AvgPool2d():
             _plain_pool(module, 1)
             if module.divisor_override is not None:
-                raise ParameterError("average pooling without divisor_override only")
+                raise ParameterError(
+                    "AvgPool2d has divisor_override, which the protocol does not support: leave "
+                    "out divisor_override"
+                )
             return _sum(x, _pair(module.kernel_size), _pair(module.stride), shape)
         case nn.AdaptiveAvgPool2d():
             return _adaptive(x, shape)
         case nn.Flatten():
             if module.start_dim != 1 or module.end_dim != -1:
-                raise ParameterError("Flatten joins all dimensions but the first")
+                raise ParameterError(
+                    "expected nn.Flatten(start_dim=1, end_dim=-1), got other dimensions: use "
+                    "nn.Flatten()"
+                )
             return _flatten(x, shape)
         case nn.Dropout() | nn.Dropout2d() | nn.Identity():
             return x
     raise ParameterError(
-        f"{type(module).__name__} is not known to the protocol: {_REMEDY}",
+        f"the protocol does not support {type(module).__name__}: {_REMEDY}",
         code="unsupported-module",
     )
 
@@ -196,14 +208,22 @@ def _pair(value: Any) -> tuple[int, int]:
 
 def _plain_pool(module: Any, dilation: Any) -> None:
     if _pair(module.padding) != (0, 0) or module.ceil_mode or _pair(dilation) != (1, 1):
-        raise ParameterError("pooling without padding, dilation and ceil_mode only")
+        raise ParameterError(
+            "a pooling layer has padding, dilation or ceil_mode, which the protocol does not "
+            "support: use padding=0, dilation=1 and ceil_mode=False"
+        )
 
 
 def _conv(module: nn.Conv2d, x: _Value, shape: tuple[int, ...]) -> _Value:
     if isinstance(module.padding, str) or module.padding_mode != "zeros":
-        raise ParameterError("convolutions name their padding in numbers and pad with zeros")
+        raise ParameterError(
+            "expected Conv2d with numeric padding and padding_mode='zeros': replace 'same' or "
+            "'valid' by a number, for example padding=1"
+        )
     if _pair(module.dilation) != (1, 1):
-        raise ParameterError("torch has no dilated convolutions of integers: use dilation 1")
+        raise ParameterError(
+            "a Conv2d has a dilation, which torch does not support for integers: use dilation=1"
+        )
     node = Node(
         "conv",
         (),
@@ -219,7 +239,10 @@ def _linear(
     x: _Value, what: str, weight: torch.Tensor, bias: torch.Tensor | None, node: Node
 ) -> _Value:
     if not x.is_wire:
-        raise ParameterError(f"a {what} layer follows a linear one: put a ReLU between")
+        raise ParameterError(
+            f"a {what} layer follows a linear layer without a ReLU: put a ReLU between the two "
+            "layers"
+        )
     own = weight.detach().double() / x.node.scale
     zero = torch.zeros(len(own), dtype=torch.float64)
     shift = zero if bias is None else bias.detach().double()
@@ -228,9 +251,12 @@ def _linear(
 
 def _batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d, x: _Value) -> _Value:
     if x.weight is None or x.bias is None or len(x.inputs) != 1:
-        raise ParameterError("batch norm stands right behind a convolution or linear layer")
+        raise ParameterError(
+            "expected batch norm directly after a convolution or linear layer: move the batch "
+            "norm there"
+        )
     if module.running_mean is None or module.running_var is None:
-        raise ParameterError("batch norm keeps running statistics (track_running_stats=True)")
+        raise ParameterError("batch norm has no running statistics: use track_running_stats=True")
     factor = 1 / torch.sqrt(module.running_var.double() + module.eps)
     shift = -module.running_mean.double() * factor
     if module.weight is not None:
@@ -250,7 +276,9 @@ def _max(
     behind = x.node.op == "relu"  # max and ReLU commute; a maximum first leaves fewer ReLUs
     source = x.inputs[0] if behind else x
     if source.is_wire:
-        raise ParameterError("expected max pooling directly before or after a ReLU")
+        raise ParameterError(
+            "expected max pooling directly before or after a ReLU: move the pooling there"
+        )
     pooled = _Value(Node("max", (), shape, window=window, stride=stride), [source])
     return _relu(pooled) if behind else pooled
 
@@ -259,7 +287,7 @@ def _sum(
     x: _Value, window: tuple[int, int], stride: tuple[int, int], shape: tuple[int, ...]
 ) -> _Value:
     if not x.is_wire:
-        raise ParameterError("average pooling stands behind a ReLU")
+        raise ParameterError("expected average pooling after a ReLU: put a ReLU before the pooling")
     size = window[0] * window[1] * x.node.scale
     return _Value(Node("sum", (), shape, window=window, stride=stride, scale=size), [x])
 
@@ -267,7 +295,10 @@ def _sum(
 def _adaptive(x: _Value, shape: tuple[int, ...]) -> _Value:
     high, wide = x.node.shape[1:]
     if high % shape[1] or wide % shape[2]:
-        raise ParameterError("adaptive pooling to a size that divides its input's only")
+        raise ParameterError(
+            "adaptive pooling has an output size that does not divide its input size: choose a "
+            f"divisor of {high} x {wide}"
+        )
     window = (high // shape[1], wide // shape[2])
     return _sum(x, window, window, shape)
 
@@ -278,13 +309,18 @@ def _flatten(x: _Value, shape: tuple[int, ...]) -> _Value:
 
 def _add(x: _Value, y: _Value) -> _Value:
     if x.node.shape != y.node.shape or x.node.scale != y.node.scale:
-        raise ParameterError("an addition of unlike shapes, or of an average: pool behind it")
+        raise ParameterError(
+            "expected the sum of two activations of one shape, before average pooling: make the "
+            "shapes equal, and pool after the addition"
+        )
     if x.is_wire == y.is_wire:
         return _Value(Node("add", (), x.node.shape, scale=x.node.scale), [x, y])
     product, wire = (y, x) if x.is_wire else (x, y)
     attached = _attach(product, wire)
     if attached is None:
-        raise ParameterError("a shortcut is added to a linear layer's output, which has one only")
+        raise ParameterError(
+            "a linear layer has two shortcuts added to its output, expected one: remove a shortcut"
+        )
     return attached
 
 
@@ -304,24 +340,32 @@ def _attach(product: _Value, wire: _Value) -> _Value | None:
 def _pool_arguments(n: fx.Node) -> tuple[tuple[int, int], tuple[int, int]]:
     known = {"kernel_size", "stride", "input"}
     if len(n.args) > 3 or not set(n.kwargs) <= known:
-        raise ParameterError("functional pooling with kernel_size and stride only")
+        raise ParameterError(
+            "expected functional pooling with kernel_size and stride, got other arguments: remove "
+            "the other arguments"
+        )
     window = n.args[1] if len(n.args) > 1 else n.kwargs.get("kernel_size")
     if window is None:
-        raise ParameterError("functional pooling names its kernel_size")
+        raise ParameterError("functional pooling has no kernel_size: pass kernel_size=")
     stride = n.args[2] if len(n.args) > 2 else n.kwargs.get("stride")
     return _pair(window), _pair(window if stride is None else stride)
 
 
 def _two(sources: list[_Value], n: fx.Node) -> _Value:
     if len(sources) != 2 or n.kwargs:
-        raise ParameterError("additions of two activations only")
+        raise ParameterError(
+            "expected an addition of two activations: remove constants and keyword arguments, "
+            "such as alpha="
+        )
     return _add(*sources)
 
 
 def _flat(sources: list[_Value], n: fx.Node, shape: tuple[int, ...]) -> _Value:
     start = n.args[1] if len(n.args) > 1 else n.kwargs.get("start_dim", 0)
     if start != 1 or len(n.args) > 2 or "end_dim" in n.kwargs:
-        raise ParameterError("flatten(x, 1) joins all dimensions but the first")
+        raise ParameterError(
+            "expected torch.flatten(x, 1), got other dimensions: use torch.flatten(x, 1)"
+        )
     return _flatten(sources[0], shape)
 
 

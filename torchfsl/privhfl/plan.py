@@ -77,29 +77,29 @@ class QueryPlan:
 
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) > MAX_CLIENTS:
-            raise ParameterError(f"a plan has 1 to {MAX_CLIENTS} answering clients: form groups")
+            raise ParameterError(f"a plan of {len(self.graphs)} clients: choose 1 to {MAX_CLIENTS}")
         if any(type(client) is not int or not 0 <= client < 1 << 16 for client in self.graphs):
             raise ParameterError(
-                f"clients are {list(self.graphs)[:3]}, expected whole numbers from 0 to 65535: "
-                "number them"
+                f"the client numbers are {list(self.graphs)[:3]}, expected whole numbers from 0 "
+                "to 65535: number the clients"
             )
         ends = {(graph.nodes[0].shape, graph.num_classes) for graph in self.graphs.values()}
         if len(ends) != 1:
-            raise ParameterError("all networks take one input shape and give as many logits")
+            raise ParameterError("the networks need one input shape and one number of logits")
         if not 1 <= self.min_answering <= self.max_answering <= MAX_CLIENTS:
             raise ParameterError(
-                f"needs 1 <= min_answering ({self.min_answering}) <= max_answering "
+                f"choose 1 <= min_answering ({self.min_answering}) <= max_answering "
                 f"({self.max_answering}) <= {MAX_CLIENTS}"
             )
         if self.comparison not in ("tables", "trees"):
-            raise ParameterError(f"comparison is {self.comparison!r}; choose tables or trees")
+            raise ParameterError(f"comparison is {self.comparison!r}: choose 'tables' or 'trees'")
         if not (0 < self.logit_bound < math.inf):
-            raise ParameterError("logit_bound is positive")
+            raise ParameterError(f"logit_bound is {self.logit_bound}: choose a number above 0")
         self.backend  # noqa: B018 -- refuses lengths that it cannot compare
         if not self.session:
-            raise ParameterError("session is empty: leave it out, and one is drawn")
+            raise ParameterError("session is empty: leave out session=, for a random session")
         if self.batch < 1:
-            raise ParameterError("a batch has 1 query or more")
+            raise ParameterError(f"batch is {self.batch}: choose 1 query or more")
         for graph in self.graphs.values():
             size = self.dealing_bytes(graph)
             most = MAX_DEALING_BYTES * (1 if self.backend.relayed else MAX_DEALING_PARTS)
@@ -237,8 +237,8 @@ class QueryPlan:
         """
         if client not in self.graphs:
             raise ParameterError(
-                f"expected one of the plan's clients {list(self.clients)}, got {client!r}: make "
-                "the plan with its network",
+                f"the client is {client!r}, expected one of the plan's clients "
+                f"{list(self.clients)}: make the plan with the network of this client",
                 code="unknown-client",
             )
         return self.graphs[client]

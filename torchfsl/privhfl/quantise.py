@@ -76,8 +76,8 @@ def quantise(
     seen = _activations(network, samples.double())
     if 2 * seen.top[len(graph.nodes) - 1] > logit_bound:
         raise ParameterError(
-            f"logits of the calibration samples exceed half of the plan's logit_bound "
-            f"({logit_bound:g}): train with weight decay, or plan with a larger bound"
+            "logits of the calibration samples exceed half of the plan's logit_bound "
+            f"({logit_bound:g}): train with weight decay, or make a plan with a larger logit_bound"
         )
     most = ring.limit / SPARE if largest is None else largest
     scales = _scales(network, ring, seen, most, output_scale)
@@ -123,10 +123,15 @@ def run_float(network: Network, samples: torch.Tensor) -> list[torch.Tensor]:
 
 def _activations(network: Network, samples: torch.Tensor) -> _Seen:
     if samples.dim() != 1 + len(network.graph.nodes[0].shape) or not len(samples):
-        raise ParameterError("calibration wants a batch of samples of the network's input shape")
+        raise ParameterError(
+            f"the samples have shape {tuple(samples.shape)}, expected one or more of "
+            f"{network.graph.nodes[0].shape}: pass samples as [M, C, H, W]"
+        )
     values = run_float(network, samples)
     if not all(bool(torch.isfinite(value).all()) for value in values):
-        raise ParameterError("an activation is not finite: train with a lower learning rate")
+        raise ParameterError(
+            "an activation of the network is NaN or infinite: train with a lower learning rate"
+        )
     return _Seen(
         [float(value.abs().max()) for value in values],
         [float(value.square().mean().sqrt()) for value in values],
@@ -164,8 +169,8 @@ def _scales(
     beside = max((seen.top[i] for i in products), default=0.0)
     if group[last] == group[0] or beside > most:
         raise ParameterError(
-            f"what is added to the input reaches {beside:.3g}; the ring has room for {most:.3g}: "
-            "scale the images down, or use a ring of 64 bits"
+            f"values that the network adds to its input reach {beside:.3g}, and the ring holds at "
+            f"most {most:.3g}: scale the images down, or use a ring of 64 bits"
         )
     scale = {g: most / max(value, most * 2.0**-20) for g, value in top.items()}
     scale[group[0]], scale[group[last]] = 1.0, output_scale

@@ -59,7 +59,7 @@ class _Sum:
                 self.running.pop(client, None)
                 self.shares.pop(client, None)
                 self.parts.pop(client, None)
-            raise RejectedSubmission(f"{message.kind.name} of client {client} came twice")
+            raise RejectedSubmission(f"{message.kind.name} of client {client} arrived twice")
 
 
 class QueryServer:
@@ -100,10 +100,14 @@ class QueryServer:
         message = decode(self.plan, data, *expected)
         topic = message.topic
         if topic.querying not in self._seeds or topic.querying == topic.answering:
-            raise RejectedSubmission(f"client {topic.querying} may not query {topic.answering}")
+            raise RejectedSubmission(
+                f"client {topic.querying} is not allowed to query client {topic.answering}"
+            )
         asks = message.kind in (Kind.DEALING, Kind.QUERY)
         if sender != (topic.querying if asks else topic.answering):
-            raise RejectedSubmission(f"{message.kind.name} of another client than {sender}")
+            raise RejectedSubmission(
+                f"{message.kind.name} arrived from client {sender}, but is for another client"
+            )
         if message.kind == Kind.WEIGHTS:
             return self._take_weights(message)
         if message.kind == Kind.DEALING:
@@ -111,7 +115,9 @@ class QueryServer:
         entry = self._sums.get((topic.querying, topic.iteration, topic.batch))
         serve = entry.running.get(topic.answering) if entry else None
         if entry is None or serve is None:
-            raise RejectedSubmission(f"{message.kind.name} of a batch that is not dealt for")
+            raise RejectedSubmission(
+                f"{message.kind.name} arrived for a batch without a dealing message"
+            )
         if message.kind == Kind.QUERY:
             entry.expect_once(message)
             return [self._to_answering(Kind.INPUT, topic, serve.input(message.body))]
@@ -137,12 +143,12 @@ class QueryServer:
         name = (querying, iteration, batch)
         entry = self._sums.pop(name, None)
         if entry is None:
-            raise ProtocolError(f"batch {batch} is not open")
+            raise ProtocolError(f"batch {batch} is not open: deal and query the batch first")
         self._closed.add(name)
         if len(entry.shares) < self.plan.min_answering:
             raise ProtocolError(
-                f"{len(entry.shares)} clients answered, the plan wants {self.plan.min_answering}: "
-                "ask again with more of them"
+                f"{len(entry.shares)} clients answered, and the plan needs "
+                f"{self.plan.min_answering}: query again, with more clients"
             )
         total = sum(entry.shares.values(), torch.zeros((), dtype=self.plan.ring.dtype))
         assert isinstance(total, torch.Tensor)
@@ -174,7 +180,10 @@ class QueryServer:
             start += size
         again = version == known and all(torch.equal(masked[i], before[i]) for i in masked)
         if version <= known and not again:
-            raise RejectedSubmission(f"client {topic.answering} sent version {version} again")
+            raise RejectedSubmission(
+                f"client {topic.answering} sent an old version {version} of its weights: load the "
+                "weights again under a higher version"
+            )
         self._weights[topic.querying, topic.answering] = version, masked
         ready = encode(self.plan, Kind.READY, topic, message.body[:8])
         return [Outgoing(topic.querying, True, ready)]
@@ -185,14 +194,20 @@ class QueryServer:
         version, masked = self._weights.get((topic.querying, topic.answering), (0, {}))
         entry = self._sums.get(name, _Sum())
         if name in self._closed or not version:
-            raise RejectedSubmission("dealing for a closed batch, or without weights")
+            raise RejectedSubmission(
+                "DEALING arrived for a closed batch, or before the weights of the answering client"
+            )
         is_open = sum(querying == topic.querying for querying, _, _ in self._sums)
         if name not in self._sums and is_open >= MAX_OPEN_BATCHES:
             raise RejectedSubmission(
-                f"client {topic.querying} has {is_open} open batches: close some of them first"
+                f"client {topic.querying} has {is_open} open batches, the maximum: close some of "
+                "these batches first"
             )
         if len(entry.clients - {topic.answering}) >= self.plan.max_answering:
-            raise RejectedSubmission(f"more than {self.plan.max_answering} answering clients")
+            raise RejectedSubmission(
+                f"the batch has more than {self.plan.max_answering} answering clients: choose "
+                "fewer clients"
+            )
         entry.expect_once(message)
         self._sums[name] = entry
         graph = self.plan.graphs[topic.answering]
@@ -294,7 +309,7 @@ class _Serve:
             RejectedSubmission: ANSWER out of turn.
         """
         if not self._asked or message.topic.step != self._step + 2:
-            raise RejectedSubmission("ANSWER out of turn")
+            raise RejectedSubmission("ANSWER arrived out of order")
         self._step += 2
         try:
             return self._program.send(message.body)

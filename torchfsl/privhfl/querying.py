@@ -107,7 +107,7 @@ class Querying:
         watch: Callable[[str, int, bytes], None] | None = None,
     ) -> None:
         if mode not in ("fixed", "secure"):
-            raise ParameterError(f"mode is {mode!r}; choose fixed or secure")
+            raise ParameterError(f"mode is {mode!r}: choose 'fixed' or 'secure'")
         self.plan, self.mode = plan, mode
         self._seed, self._dithers, self._lose, self._watch = seed, dithers, lose, watch
         self._identities: dict[int, Identity] = {}
@@ -188,7 +188,8 @@ class Querying:
         self._check_parties(querying, who)
         if not 0 <= whole_numbers(iteration=iteration)[0] < 1 << 16:
             raise ParameterError(
-                f"iteration is {iteration}: choose one from 0 to 65535", code="out-of-range"
+                f"iteration is {iteration}: choose a whole number from 0 to 65535",
+                code="out-of-range",
             )
         images = self._pictures("images", images)
         self._check_range(querying, images)
@@ -216,7 +217,8 @@ class Querying:
             self.plan.graph_of(client)
         if querying in who:
             raise ParameterError(
-                f"client {querying} asks and is among those that answer, {who}: leave it out",
+                f"client {querying} queries and is also in the answering clients {who}: remove "
+                f"client {querying} from these",
                 code="client-limits",
             )
         if silent := [client for client in who if client not in self._networks]:
@@ -244,9 +246,9 @@ class Querying:
         most, largest = SPARE * self._largest.get(querying, math.inf), float(images.abs().max())
         if not largest <= most:
             raise ParameterError(
-                f"an image does not fit: it reaches {largest:.3g}, expected at most {most:.3g}, "
-                f"{SPARE:g} times the samples of client {querying}. Logits could be wrong. "
-                "Standardise images as the samples, or load samples of their range"
+                f"an image has a value of {largest:.3g}, expected at most {most:.3g}, {SPARE:g} "
+                f"times the largest sample of client {querying}: standardise images like the "
+                "samples, or load samples of the same range. Logits could be wrong"
             )
 
     def _ready(self, relay: Relay, querying: int, who: list[int]) -> list[int]:
@@ -266,8 +268,8 @@ class Querying:
         ready = [a for a in who if asking.version(a) == self.answering[a].version]
         if len(ready) < min(len(who), self.plan.min_answering):
             raise ProtocolError(
-                f"weights of clients {ready} arrived, of {who} asked, and the plan wants "
-                f"{self.plan.min_answering}: ask again, or ask more of them"
+                f"the server has the weights of clients {ready} (asked: {who}), and the plan "
+                f"needs {self.plan.min_answering} clients: query again, or query more clients"
             )
         return ready
 
@@ -288,7 +290,7 @@ class Querying:
             relay.abandon(iteration, batch)
             self._drop_strays(relay, querying)
         if (iteration, batch) not in asking.opened:
-            raise ProtocolError(f"the sum of batch {batch} did not arrive: ask again")
+            raise ProtocolError(f"the sum of batch {batch} did not arrive: query again")
         return asking.opened.pop((iteration, batch))
 
     def _drop_strays(self, relay: Relay, querying: int) -> None:

@@ -74,14 +74,17 @@ class QueryingParty:
         plan = self.plan
         if not plan.min_answering <= len(set(answering)) == len(answering) <= plan.max_answering:
             raise ParameterError(
-                f"{len(answering)} answering clients; the plan wants {plan.min_answering} to "
-                f"{plan.max_answering} different ones"
+                f"{len(answering)} answering clients were given, expected {plan.min_answering} to "
+                f"{plan.max_answering} distinct clients"
             )
         missing = [a for a in answering if a not in self._versions]
         if missing:
-            raise ParameterError(f"clients {missing} have not sent their masked weights yet")
+            raise ParameterError(
+                f"clients {missing} have not sent their masked weights yet: wait for their READY "
+                "messages"
+            )
         if (iteration, batch) in self._dealt:
-            raise ProtocolError(f"batch {batch} was dealt for already: take the next number")
+            raise ProtocolError(f"batch {batch} was already dealt: use the next number")
         self._dealt.add((iteration, batch))
         state = _Batch({}, {}, {})
         messages = []
@@ -112,11 +115,14 @@ class QueryingParty:
         plan = self.plan
         state = self._batches.get((iteration, batch))
         if state is None or state.asked:
-            raise ProtocolError(f"batch {batch} is not dealt for, or was asked already")
+            raise ProtocolError(
+                f"batch {batch} was not dealt yet, or was already queried: call deal() with the "
+                "next number"
+            )
         if tuple(images.shape) != (plan.batch, *plan.input_shape):
             raise ParameterError(
-                f"images of shape {tuple(images.shape)}, the plan's are "
-                f"{(plan.batch, *plan.input_shape)}: fill a last batch up"
+                f"the images have shape {tuple(images.shape)}, expected "
+                f"{(plan.batch, *plan.input_shape)}: fill up the last batch"
             )
         whole = plan.ring.encode(images, plan.ring.frac_bits)
         state.asked = True
@@ -146,9 +152,13 @@ class QueryingParty:
         clients = self.plan.clients
         who = tuple(a for place, a in enumerate(clients) if topic.answering >> place & 1)
         if state is None or not state.asked or not set(who) <= set(state.logit_masks):
-            raise RejectedSubmission(f"batch {topic.batch} waits for no such sum")
+            raise RejectedSubmission(
+                f"SUM of batch {topic.batch} arrived, but this client does not wait for this sum"
+            )
         if len(who) < self.plan.min_answering:
-            raise RejectedSubmission(f"a sum of {len(who)} clients' logits")
+            raise RejectedSubmission(
+                f"SUM includes {len(who)} clients, fewer than the minimum of the plan"
+            )
         del self._batches[topic.iteration, topic.batch]
         shape = (self.plan.batch, self.plan.num_classes)
         total = self.plan.ring.from_bytes(message.body, shape)
@@ -176,10 +186,12 @@ class QueryingParty:
 
     def _ready(self, answering: int, version: int) -> None:
         if answering not in self._qa:
-            raise RejectedSubmission("a client does not answer itself")
+            raise RejectedSubmission("a client cannot answer its own queries")
         known = self.version(answering)
         if version < known or not version:
-            raise RejectedSubmission(f"client {answering} announces version {version} again")
+            raise RejectedSubmission(
+                f"client {answering} announced an old version {version} of its weights"
+            )
         if version == known:
             return
         qa = self._qa[answering].weights(version)

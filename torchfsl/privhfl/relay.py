@@ -131,7 +131,7 @@ class Relay:
         who = "querying" if out.to_querying else "answering"
         party = self._querying if out.to_querying else self._answering.get(out.client)
         if party is None:
-            raise ProtocolError(f"client {out.client} is not there")
+            raise ProtocolError(f"client {out.client} is not connected")
         self._note(f"server-{who}", out.client, out.data)
         try:
             with self.cost.at(who):

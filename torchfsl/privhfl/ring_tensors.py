@@ -46,13 +46,17 @@ class Ring:
 
     def __post_init__(self) -> None:
         if self.bits not in (32, 64):
-            raise ParameterError(f"ring bits are {self.bits}; choose 32 or 64")
+            raise ParameterError(f"the ring has {self.bits} bits: choose 32 or 64 bits")
         if self.frac_bits < 1 or self.weight_frac_bits < 1 or self.compare_bits < 8:
-            raise ParameterError("fractional bits are 1 or more, and leave 9 bits of the ring")
+            raise ParameterError(
+                f"frac_bits is {self.frac_bits} and weight_frac_bits is {self.weight_frac_bits}: "
+                f"choose 1 bit or more for each, and leave 9 of the ring's {self.bits} bits"
+            )
         if self.bits - 1 - self.frac_bits - self.weight_frac_bits < 3:
             raise ParameterError(
                 f"{self.frac_bits} + {self.weight_frac_bits} fractional bits leave no room for "
-                f"values in a ring of {self.bits} bits: use fewer, or 64 bits"
+                f"values in a ring of {self.bits} bits: use fewer fractional bits, or a ring of "
+                "64 bits"
             )
 
     @property
@@ -99,8 +103,8 @@ class Ring:
         largest = float(scaled.abs().max()) if scaled.numel() else 0.0
         if not largest < 2.0 ** (self.bits - 1):
             raise ParameterError(
-                f"a value does not fit {self.bits} bits with {frac_bits} after the point: "
-                "scale the input down, or use 64 ring bits"
+                f"a value exceeds {self.bits} bits with {frac_bits} fractional bits: scale the "
+                "input down, or use a ring of 64 bits"
             )
         return scaled.to(self.dtype)
 

@@ -108,7 +108,9 @@ class Aggregator(BoundServer):
         data = bytes(message.body)
         if messages.key_digest(data).hex() != plan.public_key:
             raise DecodeError(
-                "the public key is not the one that the plan names", code="wrong-server-key"
+                "expected the public key of the plan, got another key: ask the key holder for the "
+                "key of this plan",
+                code="wrong-server-key",
             )
         self._plan, self._key_message = plan, key_message
         self._key = PublicKey(plan.scheme, data)
@@ -153,8 +155,8 @@ class Aggregator(BoundServer):
         decoded = messages.decode(plan, message, Kind.UPDATE)
         if decoded.round_number != self.last_round or self.state is not RoundState.OPEN:
             raise RejectedSubmission(
-                f"an update of round {decoded.round_number}: round {self.last_round} is "
-                f"{self.state.value}",
+                f"the update is for round {decoded.round_number}, and round {self.last_round} is "
+                f"{self.state.value}: send an update only while its round is open",
                 code="wrong-round",
             )
         digest, body = messages.digested(decoded)
@@ -163,7 +165,8 @@ class Aggregator(BoundServer):
         if known is None:
             if len(held.names) >= plan.max_clients:
                 raise RejectedSubmission(
-                    f"the round is full: {plan.max_clients} clients", code="round-full"
+                    f"the round has its maximum of {plan.max_clients} clients: join a later round",
+                    code="round-full",
                 )
             held.total.add(Ciphertexts.decode(plan.scheme, body, plan.ciphertexts))
             held.names[decoded.client] = named
@@ -189,7 +192,8 @@ class Aggregator(BoundServer):
             return self._key_message
         if (kind, round_number, self.state) != (Kind.MODEL, self.last_round, RoundState.OPEN):
             raise RejectedSubmission(
-                f"no {kind.name} now: the round is {self.state.value}", code="wrong-step"
+                f"{kind.name} is not available while the round is {self.state.value}",
+                code="wrong-step",
             )
         parts = encode_model(self.plan, self.model.state)
         return messages.encode(self.plan, kind, round_number, client, *parts)
@@ -213,7 +217,7 @@ class Aggregator(BoundServer):
         problem = plan.check_clients(len(held.names))
         if problem:
             self.abandon_round()
-            raise ProtocolError(f"nothing is opened: {problem}")
+            raise ProtocolError(f"the sum stays closed: {problem}")
         names = messages.encode_names([held.names[client] for client in self.clients])
         message = messages.encode(
             plan, Kind.SUM, self.last_round, 0, names, held.total.encode(), signing=self._signing
@@ -242,7 +246,7 @@ class Aggregator(BoundServer):
         messages.check_signature(decoded, plan.answer_key)
         asked = bytes(body[:DIGEST_BYTES])
         if decoded.round_number != self.last_round or not kdf.digests_equal(asked, held.asked):
-            raise RejectedSubmission("the key holder answers for another round or sum")
+            raise RejectedSubmission("the answer of the key holder is for another round or sum")
         values = unpack(plan, body[DIGEST_BYTES:]).astype(np.int64)
         mask = held.mask[: plan.num_values].astype(np.int64)
         totals = centred(plan, np.mod(values - mask, plan.scheme.modulus).astype(np.uint64))

@@ -64,7 +64,9 @@ class Client:
         """
         if plan.is_draft:
             raise ParameterError(
-                "the plan is a draft: bind it to the servers' keys first", code="draft-plan"
+                "the plan is a draft without the servers' keys: pass the plan that bind() "
+                "completed",
+                code="draft-plan",
             )
         self.plan, self.aggregator = plan, aggregator
         self.client_id = check_number("client_id", client_id)
@@ -92,11 +94,15 @@ class Client:
             DecodeError: if there is no public key, or not the plan's.
         """
         if indices:
-            raise ParameterError(f"sefl sends every position; there is no choice of {set(indices)}")
+            raise ParameterError(
+                f"sefl sends every position, but the update selects positions of {set(indices)}: "
+                "leave out indices="
+            )
         number = check_number("round_number", round_number)
         if number <= self._last_round:
             raise ProtocolError(
-                f"client {self.client_id} was in round {self._last_round} already",
+                f"client {self.client_id} was already in round {self._last_round}: start a "
+                "round with a higher number",
                 code="round-number-used",
             )
         self._last_round = number
@@ -116,7 +122,8 @@ class Client:
             messages.key_digest(data).hex().encode(), self.plan.public_key.encode()
         ):
             raise DecodeError(
-                "the public key is not the one that the plan names: nothing is sent",
+                "expected the public key of the plan, got another key, so the client sends no "
+                "update: get the plan from its owner again",
                 code="wrong-server-key",
             )
         return PublicKey(self.plan.scheme, data)
@@ -178,7 +185,9 @@ class ClientRound:
         """
         if self._over:
             raise ProtocolError(
-                "this round has its update already, or was given up", code="already-submitted"
+                "the client has already sent an update in this round, or has left the round: "
+                "start the next round",
+                code="already-submitted",
             )
         body = self._client.encrypt(update, weight)
         self._over = True
@@ -208,7 +217,9 @@ class ClientRound:
         """
         if self._over:
             raise ProtocolError(
-                "this round has its update already, or was given up", code="already-submitted"
+                "the client has already sent an update in this round, or has left the round: "
+                "start the next round",
+                code="already-submitted",
             )
         self._over = True
         return self.receipt()
@@ -228,8 +239,8 @@ class ClientRound:
         """
         if self.named not in names:
             raise ProtocolError(
-                f"the aggregator signed for client {self._client.client_id}'s update of round "
-                f"{self._number} and left it out of the sum, or replaced it",
+                f"the aggregator signed for the update of client {self._client.client_id} in "
+                f"round {self._number}, but the sum lacks this update or has another in its place",
                 code="left-out-of-sum",
             )
 
@@ -243,6 +254,7 @@ class ClientRound:
             key.verify(signed, messages.receipt_text(self.plan, self._number, self.named))
         except InvalidSignature as error:
             raise RejectedSubmission(
-                "the receipt is not signed by the plan's aggregator", code="wrong-signature"
+                "the signature of the receipt is not from the aggregator of the plan",
+                code="wrong-signature",
             ) from error
         self.signed = signed

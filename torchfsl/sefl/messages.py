@@ -137,7 +137,7 @@ def digested(message: Message) -> tuple[bytes, memoryview]:
     digest, rest = bytes(message.body[:DIGEST_BYTES]), message.body[front:]
     computed = kdf.digest(_LABELS[message.kind], message.head, pieces=(rest,))
     if not kdf.digests_equal(digest, computed):
-        raise DecodeError(f"{message.kind.name}: its digest is of other bytes")
+        raise DecodeError(f"{message.kind.name}: the digest does not match the message")
     return digest, rest
 
 
@@ -159,7 +159,7 @@ def check_signature(message: Message, key: str) -> None:
         )
     except InvalidSignature as error:
         raise RejectedSubmission(
-            f"{message.kind.name}: not signed by the server that the plan names",
+            f"{message.kind.name}: the signature is not from the server in the plan",
             code="wrong-signature",
         ) from error
 
@@ -194,5 +194,5 @@ def decode_names(plan: SeflPlan, message: Message) -> tuple[list[Named], memoryv
     _, rest = digested(message)
     names = [Named(*_NAMED.unpack_from(rest, n * _NAMED.size)) for n in range(count)]
     if any(a.client >= b.client for a, b in itertools.pairwise(names)):
-        raise DecodeError("SUM: its clients are not strictly increasing")
+        raise DecodeError("SUM: expected client numbers in increasing order")
     return names, rest[count * _NAMED.size :]

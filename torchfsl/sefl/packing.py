@@ -81,7 +81,7 @@ def unpack(plan: SeflPlan, data: bytes | memoryview) -> Slots:
     wide[:, :size] = np.frombuffer(data, dtype=np.uint8).reshape(-1, size)
     slots = wide.view("<u8").reshape(-1).astype(np.uint64)
     if slots.size and int(slots.max()) >= plan.scheme.modulus:
-        raise DecodeError("a number is not below the modulus")
+        raise DecodeError("expected numbers below the modulus, got a larger number")
     return slots
 
 

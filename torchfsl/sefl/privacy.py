@@ -56,11 +56,14 @@ def guarantee(plan: SeflPlan, *, delta: float, rounds: int = 0) -> Guarantee:
     rounds = rounds or plan.max_rounds
     if not plan.noise_sigma:
         raise ParameterError(
-            "the plan has no noise and guarantees nothing: set noise_sigma", code="no-noise"
+            "the plan adds no noise, so there is no privacy guarantee: make a plan with "
+            "noise_sigma",
+            code="no-noise",
         )
     if not 0 < delta < 1 or rounds < 1:
         raise ParameterError(
-            f"delta ({delta}) lies in (0, 1); give rounds, or plan with max_rounds"
+            f"delta is {delta}, expected a number above 0 and below 1, and the number of rounds: "
+            "pass rounds=, or make a plan with max_rounds"
         )
     alone, both = (
         renyi_epsilon(1 / math.sqrt(_loss(plan, draws)), delta, rounds, _ORDERS) for draws in (1, 2)

@@ -52,7 +52,8 @@ class BoundServer:
     def __init__(self, draft: SeflPlan, draw: Draw) -> None:
         if not draft.is_draft:
             raise ParameterError(
-                "this plan names a key already: draft one, the key is made here", code="not-a-draft"
+                "this plan already has a key: pass a draft, and the key holder makes the key",
+                code="not-a-draft",
             )
         self._draft, self._draw = draft, draw
         self._signing = Ed25519PrivateKey.generate()
@@ -71,14 +72,21 @@ class BoundServer:
             ParameterError: there is none yet.
         """
         if self._plan is None:
-            raise ParameterError("no completed plan is known: call bind", code="draft-plan")
+            raise ParameterError(
+                "the key holder has only the draft of the plan: call bind() with the completed "
+                "plan",
+                code="draft-plan",
+            )
         return self._plan
 
     def _check_bound(self, plan: SeflPlan, *keys: bytes) -> None:
         """Refuse what is not the draft with these keys, or a second plan."""
         wanted = self._draft.bound_to(*keys)
         if self._plan is not None or plan.is_draft or plan != wanted:
-            raise ParameterError("the plan is not this server's draft with both servers' keys")
+            raise ParameterError(
+                "expected this server's draft with the keys of both servers, got another plan: "
+                "complete the draft of this key holder"
+            )
 
 
 class KeyHolder(BoundServer):
@@ -148,17 +156,19 @@ class KeyHolder(BoundServer):
         number = decoded.round_number
         if number <= self.last_round:
             raise RejectedSubmission(
-                f"round {number} is not above {self.last_round}: opened once",
+                f"round {number} is not above round {self.last_round}, and the key holder "
+                "decrypts each round once: use a higher round number",
                 code="round-number-used",
             )
         if plan.max_rounds and self.num_opened >= plan.max_rounds:
             raise RejectedSubmission(
-                f"all {plan.max_rounds} rounds of the plan are opened: renew the servers' keys",
+                f"the key holder has decrypted all {plan.max_rounds} rounds of the plan: make new "
+                "server keys with sefl.renew",
                 code="rounds-spent",
             )
         problem = plan.check_clients(len(names))
         if problem:
-            raise RejectedSubmission(f"nothing is decrypted: {problem}")
+            raise RejectedSubmission(f"the key holder does not decrypt the sum: {problem}")
         total = Ciphertexts.decode(plan.scheme, body, plan.ciphertexts)
         self.last_round = number
         masked = self._keys.decrypt(total)[: plan.num_values]

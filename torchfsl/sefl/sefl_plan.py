@@ -75,26 +75,31 @@ class SeflPlan(SubmodelPlan):
         expect_ints({"slots": self.slots}, ("slots",))
         keys = {name: getattr(self, name) for name in _KEYS}
         if len({bool(key) for key in keys.values()}) > 1:
-            raise ParameterError("a plan names all keys of its servers or, as a draft, none")
+            raise ParameterError(
+                "expected the keys of all servers, or no keys in a draft, got some keys: add the "
+                "missing keys"
+            )
         for name, key in keys.items():
             if key:
                 check_hex(name, key, _KEY_BYTES)
         if any(not segment.is_dense for segment in self.segments):
             raise ParameterError(
-                "sefl encrypts every parameter and hides no choice of positions: "
-                "use dense segments",
+                "sefl encrypts every parameter and cannot select rows or positions: use rows=None "
+                "and rest=Dense()",
                 code="unsupported-plan",
             )
         check_plain(self, "sefl sums all values in one ciphertext space")
         if self.lane == "count" or self.min_contributors > 1:
             raise ParameterError(
-                "everybody sends every position: leave out lane='count'", code="unsupported-plan"
+                "sefl has no counts, because every client sends every position: leave out "
+                "lane='count'",
+                code="unsupported-plan",
             )
         assert self.scheme  # refuses what could come out wrong
         if self.ciphertexts * self.scheme.ring.ciphertext_bytes > MAX_MESSAGE_BYTES // 2:
             raise ParameterError(
-                f"{self.num_values} values make messages above {MAX_MESSAGE_BYTES // 2} bytes: "
-                "split the model",
+                f"messages of {self.num_values} values exceed the limit of "
+                f"{MAX_MESSAGE_BYTES // 2} bytes: use a smaller model",
                 code="message-too-large",
             )
 
@@ -156,7 +161,8 @@ class SeflPlan(SubmodelPlan):
         if self.min_clients <= count <= self.max_clients:
             return ""
         return (
-            f"{count} clients, a round of this plan opens {self.min_clients} to {self.max_clients}"
+            f"{count} clients sent updates, and a round of this plan needs {self.min_clients} to "
+            f"{self.max_clients}"
         )
 
     def describe(self) -> dict[str, str]:

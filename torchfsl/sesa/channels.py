@@ -40,7 +40,9 @@ def _exchanged(secret: X25519PrivateKey, public: bytes) -> bytes:
     try:
         return secret.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
-        raise DecodeError("a member's X25519 key is of small order") from error
+        raise DecodeError(
+            "the X25519 public key of a client is not secure (small order)"
+        ) from error
 
 
 class Box(NamedTuple):
@@ -91,7 +93,9 @@ class Channels:
             return ChaCha20Poly1305(self._key(box, sender.key)).decrypt(_NONCE, sealed, None)
         except InvalidTag:
             raise RejectedSubmission(
-                f"the share from client {sender.client} was altered", code="altered-message"
+                f"the share from client {sender.client} failed its authentication: it was altered "
+                "on the way",
+                code="altered-message",
             ) from None
 
     def _key(self, box: Box, peer: bytes) -> bytes:

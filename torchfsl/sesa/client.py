@@ -52,7 +52,10 @@ class Client:
             ParameterError: if the plan lacks the width, or `client_id` is out of range.
         """
         if type(width) is not int or not 0 <= width < len(plan.widths):
-            raise ParameterError(f"width is {width!r}; the plan has {len(plan.widths)} widths")
+            raise ParameterError(
+                f"width is {width!r}, expected a whole number from 0 to {len(plan.widths) - 1}, "
+                "the index of a width in the plan"
+            )
         self.plan, self.width = plan, width
         self.client_id = check_number("client_id", client_id)
         self._server = server
@@ -95,8 +98,9 @@ class Client:
         channels, self._channels = self._channels, None
         if channels is None or round_number != self.line.round_number:
             raise ProtocolError(
-                f"client {self.client_id} has not entered round {round_number}, or started it "
-                "already: call enter before the server seals the cohort, and start once",
+                f"client {self.client_id} has not entered round {round_number}, or has already "
+                "started this round: call enter() before the server closes the cohort, and "
+                "start() once",
                 code="not-in-cohort",
             )
         cohort = Cohort.decode(self.plan, self.line.fetch(Kind.COHORT).body)
@@ -104,6 +108,8 @@ class Client:
         own = None if place is None else cohort.members[place]
         if own is None or (own.width, own.key) != (self.width, channels.public):
             raise ProtocolError(
-                "the server's cohort has not this client's width and key", code="not-in-cohort"
+                "the cohort from the server lacks this client with its width and key: enter the "
+                "next round",
+                code="not-in-cohort",
             )
         return ClientRound(self.line, cohort, channels, indices or {})

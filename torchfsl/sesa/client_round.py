@@ -97,7 +97,8 @@ class ClientRound(AbortsOnError):
         """
         if self._submitted:
             raise ProtocolError(
-                "this round was submitted already; start the next one", code="already-submitted"
+                "the client has already submitted its update of this round: start the next round",
+                code="already-submitted",
             )
         try:
             values = self._check_submission(update, weight)
@@ -111,7 +112,10 @@ class ClientRound(AbortsOnError):
     def abort(self) -> Receipt:
         """Hand in zeros, in messages like any other."""
         if self._submitted:
-            raise ProtocolError("this round was submitted already", code="already-submitted")
+            raise ProtocolError(
+                "the client has already submitted its update of this round: start the next round",
+                code="already-submitted",
+            )
         return self._send_masked([np.zeros(mask.shape, dtype=np.int64) for mask in self._masks])
 
     def drop_out(self) -> Receipt:
@@ -121,7 +125,10 @@ class ClientRound(AbortsOnError):
             ProtocolError: this round was submitted before.
         """
         if self._submitted:
-            raise ProtocolError("this round was submitted already", code="already-submitted")
+            raise ProtocolError(
+                "the client has already submitted its update of this round: start the next round",
+                code="already-submitted",
+            )
         self._submitted, self._masks = True, []
         return self._line.receipt()
 
@@ -140,7 +147,10 @@ class ClientRound(AbortsOnError):
             DecodeError: malformed bytes.
         """
         if not self._submitted or self._answered:
-            raise ProtocolError("a client answers once, and after it has submitted")
+            raise ProtocolError(
+                "a client answers the survivors once, after submit(): call submit() first, or "
+                "start the next round"
+            )
         self._answered = True
         own, channels = self._own_share, self._channels
         self._own_share, self._channels = None, Channels()
@@ -149,7 +159,10 @@ class ClientRound(AbortsOnError):
         cohort = self._cohort
         survivors, masked = messages.decode_survivors(cohort, self._line.fetch(Kind.SURVIVORS))
         if self._place not in survivors:
-            raise ProtocolError("the server counts this client as dropped out: nothing to answer")
+            raise ProtocolError(
+                "the server counts this client as dropped out, so the client does not answer: "
+                "start the next round"
+            )
         check_survivors(cohort, survivors)
         relay = self._line.fetch(Kind.RELAY)
         messages.expect_bytes(relay, messages.relay_bytes(cohort, survivors, self._place))
@@ -177,8 +190,9 @@ class ClientRound(AbortsOnError):
         for number, segment in enumerate(self._plan.segments):
             if segment.name in asked and len(asked[segment.name]) > self._owned(number):
                 raise ParameterError(
-                    f"segment {segment.name!r}: {len(asked[segment.name])} submodels, a client of "
-                    f"this width trains {self._owned(number)}"
+                    f"segment {segment.name!r}: the client selects {len(asked[segment.name])} "
+                    f"submodels, but a client of this width trains {self._owned(number)}: select "
+                    f"{self._owned(number)} submodels"
                 )
         return asked
 
@@ -192,9 +206,9 @@ class ClientRound(AbortsOnError):
             if count < owned and self._plan.counts_on_owners:
                 self.drop_out()
                 raise ParameterError(
-                    f"segment {segment.name!r}: client contributes to {count} submodels, its width "
-                    f"owns {owned}, expected all. Nothing was sent. Plan a Width that clients "
-                    "fill, or use torchfsl.fsl with min_contributors if data choose rows"
+                    f"segment {segment.name!r}: the client contributes to {count} submodels, "
+                    f"expected all {owned} of its width, so it sent no update: plan a smaller "
+                    "Width, or use torchfsl.fsl with min_contributors"
                 )
 
     def _send_shares(self) -> None:
@@ -262,8 +276,8 @@ class ClientRound(AbortsOnError):
             else:
                 if not np.isin(given.indices, self._asked[part.segment.name]).all():
                     raise ParameterError(
-                        f"segment {part.segment.name!r}: the update has submodels outside the "
-                        "round's selection",
+                        f"segment {part.segment.name!r}: the update has submodels that the client "
+                        "did not select for the round: send only selected submodels",
                         code="row-not-selected",
                     )
                 rows[np.searchsorted(chosen, given.indices)] = given.values

@@ -88,9 +88,9 @@ class Cohort:
         """A cohort that the plan allows; see `decode`."""
         numbers = [member.client for member in members]
         if any(a >= b for a, b in itertools.pairwise(numbers)):
-            raise DecodeError("the members of a cohort are not in rising order")
+            raise DecodeError("expected the clients of a cohort in increasing order")
         if any(member.width >= len(plan.widths) for member in members):
-            raise DecodeError("a member has a width that the plan does not know")
+            raise DecodeError("a client of the cohort has a width that is not in the plan")
         cohort = cls(plan, tuple(members))
         plan.check_members(cohort.counts())
         return cohort

@@ -144,7 +144,7 @@ def decode_survivors(cohort: Cohort, message: Message) -> tuple[tuple[int, ...],
         )
     masked, mask = message.body[: -len(cohort)], bytes(message.body[-len(cohort) :])
     if mask.strip(b"\0\1"):
-        raise DecodeError("SURVIVORS: a member is marked by neither 0 nor 1")
+        raise DecodeError("SURVIVORS: expected 0 or 1 for each client")
     survivors = tuple(place for place, marked in enumerate(mask) if marked)
     expect_bytes(message, survivors_bytes(cohort, survivors))
     return survivors, masked

@@ -89,12 +89,15 @@ def plan(
         ParameterError: other policies, a budget is missing, or a limit exceeded.
     """
     if not widths:
-        raise ParameterError("give at least one class of clients with its rows, widths=[(64, 20)]")
+        raise ParameterError(
+            "widths is empty: pass a pair (number of clients, rows of each client) per class, for "
+            "example widths=[(64, 20)]"
+        )
     named = [set(rows) for rows, _ in widths if isinstance(rows, Mapping)]
     if any(budget != named[0] for budget in named):
         raise ParameterError(
-            f"classes of clients name different segments, {[sorted(n) for n in named]}: give rows "
-            "of each segment to each class"
+            f"the entries of widths have different segments, {[sorted(n) for n in named]}: give "
+            "each entry a number of rows for every segment"
         )
     names = sorted(named[0]) if named else []
     budgets = [dict(r) if isinstance(r, Mapping) else dict.fromkeys(names, r) for r, _ in widths]
@@ -107,8 +110,9 @@ def plan(
     for spec in specs:
         if spec.policy not in ("rows", "dense"):
             raise ParameterError(
-                f"segment {spec.name!r} is sent as {spec.policy}, chosen after training; one "
-                "server codes what a client trains before it trains: use rest=torchfsl.Dense()"
+                f"segment {spec.name!r} has the policy {spec.policy}, which selects positions "
+                "after training, but sesa needs the selection before training: use "
+                "rest=torchfsl.Dense()"
             )
     classes = [
         Width(tuple(1 if s.is_dense else budget.get(s.name, rows) for s in specs), clients)  # type: ignore[arg-type]

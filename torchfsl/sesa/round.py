@@ -46,7 +46,7 @@ def run_round(
     """
     if unknown := sorted(set(updates) - set(widths)):
         raise ParameterError(
-            f"clients {unknown} have no width: name the width of every client in widths",
+            f"clients {unknown} have no width: add a width for every client to widths",
             code="unknown-client",
         )
     link = InProcess(server)
@@ -120,11 +120,14 @@ class OneServer(OfCohort["_Participant"]):
         numbers = sorted(cohort)
         if not numbers:
             raise ParameterError(
-                "a round of sesa begins with its clients' keys: name them, servers.round(clients)"
+                "a round of sesa needs the client numbers at its start: pass them, "
+                "servers.round(clients)"
             )
         for number in set(numbers) - set(self._all):
             if self._widths and number not in self._widths:
-                raise ParameterError(f"the task has no client {number}: give it a width")
+                raise ParameterError(
+                    f"the task has no client {number}: add a width for this client to widths"
+                )
             width = self._widths.get(number, 0)
             self._all[number] = Client(self.plan, self._link, client_id=number, width=width)
         self._link.seconds = 0.0

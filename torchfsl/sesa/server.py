@@ -125,7 +125,7 @@ class Server:
         kind, client = decoded.kind, decoded.client
         if decoded.round_number != self.last_round or kind not in _TAKES[self.state]:
             raise RejectedSubmission(
-                f"{kind.name} of round {decoded.round_number}: round {self.last_round} is "
+                f"{kind.name} is for round {decoded.round_number}, and round {self.last_round} is "
                 f"{self.state.value}",
                 code="wrong-round",
             )
@@ -133,7 +133,8 @@ class Server:
         known = self._round.bodies[kind].setdefault(client, decoded.body)
         if known != decoded.body:
             raise RejectedSubmission(
-                f"client {client} sent two different {kind.name}", code="conflicting-message"
+                f"client {client} sent two different messages {kind.name}",
+                code="conflicting-message",
             )
 
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
@@ -149,7 +150,8 @@ class Server:
         """
         if round_number != self.last_round or kind not in _GIVES[self.state]:
             raise RejectedSubmission(
-                f"no {kind.name} now: the round is {self.state.value}", code="wrong-step"
+                f"{kind.name} is not available while the round is {self.state.value}",
+                code="wrong-step",
             )
         cohort, place = self._member(client)
         parts: list[bytes | memoryview]
@@ -206,7 +208,8 @@ class Server:
         expect_state(self.state, RoundState.ANSWERING)
         if self.num_missing:
             raise ProtocolError(
-                f"{self.num_missing} more answers of survivors are wanted to open the round"
+                f"the server needs {self.num_missing} more answers of survivors to compute the "
+                "sum: wait for these answers, or end the round"
             )
         cohort = self._cohort()
         answers = [
@@ -269,18 +272,22 @@ class Server:
                 digest, self._round.digest
             ):
                 raise RejectedSubmission(
-                    f"client {message.client} answers for other survivors than the round's"
+                    f"client {message.client} answered for another set of survivors than that of "
+                    "the round"
                 )
 
     def _check_hello(self, message: Message) -> None:
         width, key = messages.HELLO.unpack(message.body)
         if width >= len(self.plan.widths):
-            raise DecodeError(f"width {width}; the plan has {len(self.plan.widths)}")
+            raise DecodeError(
+                f"width is {width}, expected a number from 0 to {len(self.plan.widths) - 1}"
+            )
         check_key(key)
         hellos = self._round.bodies[Kind.HELLO]
         if message.client not in hellos and len(hellos) >= self.plan.max_clients:
             raise RejectedSubmission(
-                f"the round is full: {self.plan.max_clients} clients", code="round-full"
+                f"the round has its maximum of {self.plan.max_clients} clients: join a later round",
+                code="round-full",
             )
 
     def _psi(self, body: memoryview) -> Words:

@@ -92,71 +92,87 @@ class SesaPlan(SubmodelPlan):
         expect_ints({name: getattr(self, name) for name in _COUNTS}, _COUNTS)
         if self.lane != "none" or self.max_weight != 1 or self.noise_sigma:
             raise ParameterError(
-                "one server opens no lanes, takes no weights and adds no noise",
+                "sesa has no counts, weights or noise: use lane='none', max_weight=1 and "
+                "noise_sigma=0, or the protocol fsl",
                 code="unsupported-plan",
             )
         check_plain(self, "sesa sums all values in one field")
         if any(segment.subset for segment in self.segments):
             raise ParameterError(
-                "submodels are whole positions: a segment here has no subset",
+                "a segment has a subset of rows, which sesa does not support: leave out the "
+                "subset, or use the protocol fsl",
                 code="unsupported-plan",
             )
         object.__setattr__(self, "max_isolation", float(self.max_isolation))
         if not 0 <= self.max_isolation < math.inf:
-            raise ParameterError(f"max_isolation is {self.max_isolation}; choose 0 or a bit more")
+            raise ParameterError(
+                f"max_isolation is {self.max_isolation}: choose a finite number of submodels, 0 "
+                "or more"
+            )
         self._check_widths()
         self._check_limits()
         self._check_isolation([width.clients for width in self.widths], self.dropouts)
 
     def _check_widths(self) -> None:
         if not self.widths or sum(width.clients for width in self.widths) != self.max_clients:
-            raise ParameterError(f"the widths' clients must add up to {self.max_clients}")
+            raise ParameterError(
+                f"expected widths whose clients add up to max_clients = {self.max_clients}: "
+                "correct the clients of each width"
+            )
         for width in self.widths:
             if type(width.clients) is not int or width.clients < 1:
-                raise ParameterError(f"a width has {width.clients!r} clients; give at least 1")
+                raise ParameterError(
+                    f"a width has {width.clients!r} clients: choose a whole number of 1 or more"
+                )
             if len(width.owned) != len(self.segments):
                 raise ParameterError(
-                    f"a width owns {width.owned}; give one number a segment, "
-                    f"{[s.name for s in self.segments]}"
+                    f"a width has owned = {width.owned}: pass one number per segment, in the "
+                    f"order {[s.name for s in self.segments]}"
                 )
             for segment, owned in zip(self.segments, width.owned, strict=True):
                 most = 1 if segment.is_dense else segment.k_max
                 if type(owned) is not int or not 1 <= owned <= most:
                     raise ParameterError(
-                        f"segment {segment.name!r}: expected the submodels of a width, "
-                        f"got {owned!r}: choose 1 to {most}"
+                        f"segment {segment.name!r}: a width trains {owned!r} submodels: choose a "
+                        f"whole number from 1 to {most}"
                     )
 
     def _check_limits(self) -> None:
         """Refuse what cannot be opened: too many submodels, or sums that leave the field."""
         num_left = self.max_clients - self.dropouts
         if self.collusion < 1 or self.dropouts < 0:
-            raise ParameterError("collusion is at least 1 and dropouts are not negative")
+            raise ParameterError(
+                f"collusion is {self.collusion} and dropouts is {self.dropouts}: choose collusion "
+                "of 1 or more, and dropouts of 0 or more"
+            )
         if self.threshold > num_left:
             raise ParameterError(self._too_few(num_left))
         worst = self.max_clients * self.encoding.q_max
         if worst > field.CAPACITY:
             raise ParameterError(
-                f"{self.max_clients} clients can reach {worst}, the field ends at "
-                f"{field.CAPACITY} (room for {field.CAPACITY // self.encoding.q_max} clients): use "
-                "fewer frac_bits or a smaller clip",
+                f"a sum of {self.max_clients} clients can reach {worst}, above the field's limit "
+                f"{field.CAPACITY} (room for {field.CAPACITY // self.encoding.q_max} clients): "
+                "use fewer frac_bits or a smaller clip",
                 code="ring-overflow",
             )
         widths = range(len(self.widths))
         values = max(max(self.masked_values(w), self.share_values(w)) for w in widths)
         if field.WORD_BYTES * self.max_clients * (values + 16) > MAX_MESSAGE_BYTES:
             raise ParameterError(
-                f"the masked updates, or the shares, of {self.max_clients} clients exceed "
-                f"{MAX_MESSAGE_BYTES} bytes: plan for fewer clients or a smaller model",
+                f"the masked updates or the shares of {self.max_clients} clients exceed "
+                f"{MAX_MESSAGE_BYTES} bytes: plan for fewer clients, or use a smaller model",
                 code="message-too-large",
             )
 
     def _too_few(self, num_left: int) -> str:
         """Why a round with so many survivors cannot be opened, and what would help."""
         needed = self.num_submodels + self.collusion
-        given = f"{self.max_clients} clients with {self.dropouts} dropouts give {num_left}"
+        given = f"{self.max_clients} clients minus {self.dropouts} dropouts leave {num_left}"
         if self.min_clients > needed:
-            return f"min_clients is {self.min_clients}, {given}: lower it, or plan fewer dropouts"
+            return (
+                f"min_clients is {self.min_clients}, but {given}: lower min_clients, or plan for "
+                "fewer dropouts"
+            )
         remedies = ["for less collusion or more clients"]
         if self.max_clients > self.threshold:
             remedies.insert(0, f"for at most {self.max_clients - self.threshold} dropouts")
@@ -164,7 +180,7 @@ class SesaPlan(SubmodelPlan):
             remedies.insert(0, f"at most {num_left - self.collusion} submodels a segment")
         return (
             f"{self.num_submodels} submodels and {self.collusion} colluding clients need {needed} "
-            f"answers, {given}: plan {', or '.join(remedies)}"
+            f"answers, but {given}: plan {', or '.join(remedies)}"
         )
 
     def _check_isolation(self, counts: Sequence[int], dropouts: int) -> None:
@@ -231,8 +247,8 @@ class SesaPlan(SubmodelPlan):
         """
         if len(counts) != len(self.widths):
             raise ParameterError(
-                f"counts has {len(counts)} numbers, expected {len(self.widths)}: give the clients "
-                "of each width",
+                f"counts has {len(counts)} numbers, expected {len(self.widths)}: pass the number "
+                "of clients of each width",
                 code="wrong-shape",
             )
         total = 0.0
@@ -275,15 +291,15 @@ class SesaPlan(SubmodelPlan):
         total = sum(counts)
         if not self.threshold <= total <= self.max_clients:
             raise ProtocolError(
-                f"{total} clients, a round of this plan takes {self.threshold} "
-                f"({self.num_submodels} submodels + {self.collusion} colluding, and at least "
-                f"{self.min_clients}) to {self.max_clients}: nothing is opened",
+                f"the round has {total} clients, expected {self.threshold} to {self.max_clients}, "
+                f"so no sum is opened. The minimum comes from {self.num_submodels} submodels, "
+                f"{self.collusion} colluding clients and min_clients = {self.min_clients}",
                 code="too-few-reports",
             )
         try:
             self._check_isolation(counts, 0)
         except ParameterError as error:
-            raise ProtocolError(f"nothing is opened: {error}") from error
+            raise ProtocolError(f"the round has no sum: {error}") from error
 
     def describe(self) -> dict[str, str]:
         """See `SubmodelPlan`."""

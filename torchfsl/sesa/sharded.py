@@ -76,14 +76,14 @@ class Sharded(nn.Module):
         found = {n: m for n, m in plain.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
         if len(found) < 2 or any(module.bias is None for module in found.values()):
             raise ParameterError(
-                f"Sharded expects a hidden layer and a bias in every layer, got {sorted(found)}: "
-                "pass two or more convolutions or linear layers with bias=True"
+                "Sharded expects a hidden layer and a bias in every layer, got layers with "
+                f"{sorted(found)}: pass two or more convolutions or linear layers with bias=True"
             )
         for name, module in list(found.items())[:-1]:
             if shards < 1 or len(module.weight) % shards:
                 raise ParameterError(
-                    f"{shards} shards do not divide the {len(module.weight)} units of {name}: "
-                    "choose a divisor"
+                    f"{name} has {len(module.weight)} units, which {shards} shards cannot divide "
+                    f"evenly: choose a divisor of {len(module.weight)}"
                 )
         self.shards: Final = shards
         self.scaled: Final = scaled
@@ -201,13 +201,14 @@ class Sharded(nn.Module):
         taken = tuple(tuple(int(number) for number in layer) for layer in shards)
         if len(taken) != self.num_hidden:
             raise ParameterError(
-                f"shards of {len(taken)} layers, expected {self.num_hidden} hidden ones: give a "
-                "list for each of them"
+                f"expected one list of shards per hidden layer, {self.num_hidden} lists, got "
+                f"{len(taken)}"
             )
         for own in taken:
             if not own or len(set(own)) < len(own) or not set(own) <= set(range(self.shards)):
                 raise ParameterError(
-                    f"shards {own}: take one or more distinct ones of {self.shards}, from 0 on"
+                    f"the shards are {own}: choose one or more distinct numbers from 0 to "
+                    f"{self.shards - 1}"
                 )
         return taken
 

@@ -57,11 +57,15 @@ class RemoteServers:
         self._urls = config.servers.split(",")
         self._tls = Path(config.tls)
         if len(self._urls) != 2 or not config.tls:
-            raise ConfigError("--servers takes URL0,URL1 and needs --tls, a folder of certificates")
+            raise ConfigError(
+                "--servers needs two addresses and a folder of certificates: pass --servers "
+                "URL0,URL1 --tls FOLDER"
+            )
         if not all((self._tls / f"client-{n}.pem").exists() for n in range(clients)):
             raise ConfigError(
-                f"this experiment has {clients} clients and {self._tls} not as many certificates: "
-                f"torchfsl certs {self._tls} --clients 0-{clients - 1}"
+                f"this experiment has {clients} clients, and {self._tls} has certificates for "
+                f"another number: make them with torchfsl certs {self._tls} --clients "
+                f"0-{clients - 1}"
             )
         self._owner = Owner(self._urls, TlsFiles.in_folder(self._tls, "owner"))
         self.model, self.messages = model, Counter[str]()
@@ -83,7 +87,7 @@ class RemoteServers:
             replace = config.replace or finished > 0  # who resumes means the task that was left
             self._owner.set_up(self._task, model.state, moments, replace=replace)
         except Error as error:
-            raise ConfigError(f"the servers do not take the task: {error}") from error
+            raise ConfigError(f"the servers refused the task: {error}") from error
 
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`; both servers take whoever comes."""

@@ -111,15 +111,17 @@ def _roles(columns: str, there: Sequence[str], path: Path) -> dict[str, list[str
     """Columns by role."""
     has = told_columns(path, there)
     if not columns:
-        raise ValueError(f"{has}: say which are which, for example --columns {_EXAMPLE}")
+        raise ValueError(
+            f"{has}: say which columns hold which data, for example --columns {_EXAMPLE}"
+        )
     roles: dict[str, list[str]] = {}
     for part in columns.split(","):
         role, equals, names = (word.strip() for word in part.partition("="))
         if role not in (*_ONE, *_MANY) or not equals or role in roles:
             raise ValueError(
-                f"columns is {columns!r}, of which {part!r} is not to be read: give "
+                f"columns is {columns!r}, and torchfsl cannot read {part!r}: pass "
                 f"{', '.join(f'{one}=NAME' for one in _ONE)} and "
-                f"{', '.join(f'{many}=NAME+NAME' for many in _MANY)}, each once"
+                f"{', '.join(f'{many}=NAME+NAME' for many in _MANY)}, each at most once"
             )
         roles[role] = [name.strip() for name in names.split("+")]
     named = [name for names in roles.values() for name in names if name != "*"]
@@ -127,20 +129,25 @@ def _roles(columns: str, there: Sequence[str], path: Path) -> dict[str, list[str
         roles["fields"] = [name for name in there if name not in named]
     found = [name for names in roles.values() for name in names]
     if missing := [name for name in found if name not in there]:
-        raise ValueError(f"columns names {', '.join(missing)}, but {has}")
+        raise ValueError(f"columns has {', '.join(missing)}, but {has}")
     if twice := sorted({name for name in found if found.count(name) > 1}):
-        raise ValueError(f"columns names {', '.join(twice)} twice: each column has one role")
+        raise ValueError(
+            f"columns has {', '.join(twice)} twice, and each column has one role: remove one of "
+            "them"
+        )
     if "label" not in roles or not (roles.get("fields") or roles.get("numeric")):
-        raise ValueError(f"columns is {columns!r} and lacks label=NAME, or any field; {has}")
+        raise ValueError(f"columns is {columns!r} and lacks label=NAME or any field: {has}")
     if any(len(roles.get(role, [""])) > 1 for role in _ONE):
-        raise ValueError(f"columns is {columns!r}: {', '.join(_ONE)} are one column each")
+        raise ValueError(f"columns is {columns!r}: give one column each for {', '.join(_ONE)}")
     return {role: roles.get(role, []) for role in (*_ONE, *_MANY)}
 
 
 def _labels(values: npt.NDArray[Any], where: str) -> Ids:
     kinds = values.dtype.kind
     if kinds not in "biuf" or not np.isin(values, (0, 1)).all():
-        raise ValueError(f"{where} is the label, and must be 0 or 1 in every line")
+        raise ValueError(
+            f"{where} is the label and has other values than 0 and 1: convert the labels to 0 and 1"
+        )
     return values.astype(np.int64)
 
 

@@ -27,8 +27,8 @@ def load_splits(source: str, *subset: str) -> Any:
 
     if Path(source).is_file():
         raise DataError(
-            f"{source} is a file: pass --data with a folder of one Parquet file for each split, "
-            "train.parquet and test.parquet, whose labels are a ClassLabel"
+            f"{source} is a file, expected a folder: pass --data with a folder of train.parquet "
+            "and test.parquet, whose label column is a ClassLabel"
         )
 
     return datasets.load_dataset(source, *subset, cache_dir=_cache(source))

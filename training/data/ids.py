@@ -77,15 +77,15 @@ def numbered(names: Sequence[str], of_line: npt.NDArray[np.int64], where: str, a
         lines = np.flatnonzero(np.isin(of_line, wrong))
         found = names[of_line[lines[0]]]
         raise ValueError(
-            f"{where} is empty in {len(lines)} of {len(of_line)} lines, the first of them "
+            f"{where} is empty in {len(lines)} of {len(of_line)} lines, first in "
             f"{at(int(lines[0]))} with {found!r}: leave these lines out, or give them an id"
         )
     for place, name in enumerate(names):
         if "\n" in name or "\r" in name:
             line = np.flatnonzero(of_line == place)[0]
             raise ValueError(
-                f"{where} holds {name[:60]!r} in {at(int(line))}, which spans several lines: "
-                "close the quote that is open there, or double the quotes that belong to the id"
+                f"{where} has {name[:60]!r} in {at(int(line))}, a text of several lines: close "
+                "the open quote there, or double the quotes inside the id"
             )
     ordered = in_order(names)
     places = {name: place for place, name in enumerate(ordered)}
@@ -112,8 +112,8 @@ def texts_of(column: Any, where: str) -> Any:
         return column.cast(pyarrow.string())
     except (pyarrow.ArrowNotImplementedError, pyarrow.ArrowInvalid) as error:
         raise ValueError(
-            f"{where} is of type {column.type}, expected one number or text a line: store one "
-            "value a line, as UTF-8 text or a whole number"
+            f"{where} has type {column.type}, expected one number or text per line: store UTF-8 "
+            "text or whole numbers"
         ) from error
 
 
@@ -143,8 +143,8 @@ def _whole_numbers(column: Any, where: str, at: At) -> Any:
     if wrong.any():
         line = np.flatnonzero(wrong)[0]
         raise ValueError(
-            f"{where} holds {values[line]} in {at(int(line))}, a number in floating point, in "
-            "which different ids may look the same: store ids as text or whole numbers"
+            f"{where} has the floating-point number {values[line]} in {at(int(line))}, and "
+            "different ids could become equal: store ids as text or whole numbers"
         )
     return pyarrow.chunked_array(
         [pyarrow.array(np.where(missing, 0, values).astype(np.int64), mask=missing)]

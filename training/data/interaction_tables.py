@@ -80,7 +80,10 @@ def from_columns(
     order = np.lexsort((user_of,) if times is None else (times, user_of))
     _log_counts(ids, times, order, path, without_event)
     if not keep.any():
-        raise ValueError(f"{path}: no user of {len(counts)} has {SHORTEST} events or more")
+        raise ValueError(
+            f"{path}: each of {len(counts)} users has fewer than {SHORTEST} events: use data of "
+            f"users with {SHORTEST} events or more"
+        )
     order = order[keep[order]]
     _, first_lines, item_of = np.unique(items[order], return_index=True, return_inverse=True)
     ends = np.flatnonzero(np.diff(user_of[order])) + 1
@@ -105,17 +108,18 @@ def times_of(column: Any, path: Path, name: str) -> npt.NDArray[Any]:
         missing |= times == ""
     if missing.any():
         raise ValueError(
-            f"{path.name}: column {name} is empty in {missing.sum()} of {len(times)} lines, the "
-            f"first of them {at(int(np.flatnonzero(missing)[0]))}: leave these lines out, or "
-            "give them a finite time"
+            f"{path.name}: column {name} is empty in {missing.sum()} of {len(times)} lines, first "
+            f"in {at(int(np.flatnonzero(missing)[0]))}: leave these lines out, or give them a "
+            "finite time"
         )
     if times.dtype.kind not in "iufM":
         raise ValueError(f"{path.name}: column {name} {_odd_time(times, path)}")
     if times.dtype.kind == "f" and (large := np.abs(times) >= exact_below(times)).any():
         place = np.flatnonzero(large)[0]
         raise ValueError(
-            f"{path.name}: column {name} holds {times[place]} in {at(int(place))}, in which "
-            "neighbouring times look the same: store times as whole numbers below 2**63 or dates"
+            f"{path.name}: column {name} has {times[place]} in {at(int(place))}, a number so "
+            "large that close times become equal: store times as whole numbers below 2**63 or as "
+            "dates"
         )
     return times
 
@@ -149,8 +153,8 @@ def _log_counts(
     )  # fmt: skip
     if alike:
         text = (
-            "%s: %d ids differ from another only in blanks at an end or in their Unicode form. "
-            "Each counts as an id"
+            "%s: %d ids differ from another id only in spaces at an end or in their Unicode form. "
+            "torchfsl treats them as separate ids"
         )
         log.warning(text, path, alike)
 
@@ -159,27 +163,30 @@ def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:
     """Column by role."""
     has = told_columns(path, there)
     if len(there) == 1:
-        raise ValueError(f"{has} alone: separate columns by commas in .csv, by tabs in .tsv")
+        raise ValueError(f"{has} only: separate columns by commas in .csv, and by tabs in .tsv")
     if not columns:
-        raise ValueError(f"{has}: say which are which, for example --columns {_EXAMPLE}")
+        raise ValueError(
+            f"{has}: say which columns hold which data, for example --columns {_EXAMPLE}"
+        )
     names: dict[str, str] = {}
     for part in columns.split(","):
         role, equals, name = (word.strip() for word in part.partition("="))
         if role not in _ROLES or not equals or role in names:
             raise ValueError(
-                f"columns is {columns!r}, of which {part!r} is not to be read: give "
-                f"{', '.join(f'{role}=NAME' for role in _ROLES)}, each once, the last two if there"
+                f"columns is {columns!r}, and torchfsl cannot read {part!r}: pass "
+                f"{', '.join(f'{role}=NAME' for role in _ROLES)}, each at most once. The last "
+                "two are optional"
             )
         if name not in there:
             raise ValueError(f"columns has {role}={name}, but {has}")
         names[role] = name
     for role in ("user", "item"):
         if role not in names:
-            raise ValueError(f"columns is {columns!r} and lacks {role}=NAME; {has}")
+            raise ValueError(f"columns is {columns!r} and lacks {role}=NAME: {has}")
     if len({names[role] for role in names if role != "category"}) < len(
         names.keys() - {"category"}
     ):
-        raise ValueError(f"columns is {columns!r}: user, item and time are three columns")
+        raise ValueError(f"columns is {columns!r}: give different columns for user, item and time")
     return names
 
 
@@ -229,6 +236,6 @@ def _with_categories(
         line = torn[0]
         raise ValueError(
             f"{path.name}: one item has the categories {names[lines[first_lines[item_of[line]]]]} "
-            f"and {names[lines[line]]}: give each item one"
+            f"and {names[lines[line]]}: give each item one category"
         )
     return Interactions(sequences, category_of, len(kept))

@@ -75,14 +75,16 @@ def load_interactions(folder: Path) -> Interactions:
     for name in (SEQUENCES, ATTRIBUTES):
         if not (folder / name).is_file():
             raise FileNotFoundError(
-                f"{folder} has no {name}: --data of a recommender names a folder with {SEQUENCES} "
-                f"and {ATTRIBUTES}, or with files of MovieLens or RecBole, or a CSV or Parquet "
-                "file, or is 'synthetic'"
+                f"{folder} has no {name}: pass --data a folder with {SEQUENCES} and {ATTRIBUTES}, "
+                "a folder of MovieLens or RecBole files, a CSV or Parquet file, or 'synthetic'"
             )
     with _told_of(folder / SEQUENCES):
         raw = _sequences(folder / SEQUENCES)
     if not raw:
-        raise ValueError(f"{folder / SEQUENCES}: no user has {SHORTEST} items or more")
+        raise ValueError(
+            f"{folder / SEQUENCES}: each user has fewer than {SHORTEST} items: use data of users "
+            f"with {SHORTEST} items or more"
+        )
     items = np.unique(np.concatenate(raw))
     with _told_of(folder / ATTRIBUTES):
         attributes = _attributes(folder / ATTRIBUTES)
@@ -169,12 +171,13 @@ def _sequences(path: Path) -> list[Ids]:
                 sequences.append(_numbers(items, f"{path}, line {number}"))
             if user in users:
                 raise ValueError(
-                    f"{path}, line {number}: user {user} has a line already: give each user one"
+                    f"{path}, line {number}: user {user} has a second line: merge the lines of "
+                    "this user"
                 )
             users |= {user} - {""}
     text = (
-        "%s: %d users, of whom %d with fewer than %d items are left out. %d items at once more "
-        "than once"
+        "%s: %d users. Left out: %d users with fewer than %d items. %d items equal the item "
+        "before them"
     )
     repeated = sum(int((np.diff(items) == 0).sum()) for items in sequences)
     log.info(text, path, len(users), len(users) - len(sequences), SHORTEST, repeated)
@@ -204,7 +207,7 @@ def _without_repeats(
         raise TypeError("an item has no list")
     repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     if repeated:
-        raise ValueError(f"{repeated[0]!r} stands there twice")
+        raise ValueError(f"{repeated[0]!r} appears twice")
     return pairs
 
 

@@ -55,11 +55,11 @@ def _read(folder: Path) -> dict[str, Any]:
             found.update((name, data[name]) for name in users)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path} is not a file of LEAF ({type(error).__name__}: {error}): expected users "
-                "and user_data"
+                f"{path} is not a LEAF file ({type(error).__name__}: {error}): expected JSON with "
+                "users and user_data"
             ) from error
     if not found:
-        raise DataError(f"{folder} has no JSON file with a writer: name LEAF's data folder")
+        raise DataError(f"{folder} has no JSON file with a writer: pass LEAF's data folder")
     return found
 
 

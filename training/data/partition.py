@@ -33,7 +33,7 @@ def label_skewed(
         ValueError: a label is negative.
     """
     if labels.min() < 0:
-        raise ValueError(f"labels must be in [0, classes), got {labels.min()}: leave such rows out")
+        raise ValueError(f"a label is {labels.min()}, expected 0 or more: leave out such rows")
     classes = int(labels.max()) + 1
     pools = [np.flatnonzero(labels == c) for c in range(classes)]
     pools = [pool[stream.permutation(len(pool))] for pool in pools]

@@ -26,7 +26,7 @@ class Stream:
 
     def __init__(self, seed: int, *path: str | int) -> None:
         if not 0 <= seed < 1 << 63:
-            raise ValueError(f"seed is {seed}; choose one in [0, 2**63)")
+            raise ValueError(f"seed is {seed}: choose a whole number from 0 to 2**63 - 1")
         parts = [b"torchfsl training prf", b"i%d" % seed]
         parts += [b"i%d" % p if isinstance(p, int) else b"s" + p.encode() for p in path]
         self._key = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
@@ -60,7 +60,7 @@ class Stream:
     def integers(self, bound: int, count: int) -> npt.NDArray[np.int64]:
         """`count` integers in [0, bound), 0 < bound <= 2**32; the bias is below 2**-31."""
         if not 0 < bound <= 1 << 32:
-            raise ValueError(f"bound is {bound}; choose one in [1, 2**32]")
+            raise ValueError(f"bound is {bound}: choose a whole number from 1 to 2**32")
         high = self.words(count) >> np.uint64(32)
         return ((high * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
 
@@ -75,7 +75,7 @@ class Stream:
             ValueError: fewer than `count` to choose from.
         """
         if count > population:
-            raise ValueError(f"cannot choose {count} of {population}")
+            raise ValueError(f"cannot choose {count} of {population}: choose at most {population}")
         return np.sort(self.permutation(population)[:count])
 
     def normal(self, count: int) -> npt.NDArray[np.float64]:

@@ -61,12 +61,17 @@ def load_folder(folder: Path) -> Interactions:
     """
     there = [name for name in MOVIELENS if (folder / name).is_file()]
     if len(there) > 1:
-        raise ValueError(f"{folder} has {' and '.join(there)}: leave one of them in the folder")
+        raise ValueError(
+            f"{folder} has {' and '.join(there)}: keep one of these files in the folder"
+        )
     if there:
         return load_movielens(folder / there[0])
     atomic = sorted(folder.glob("*" + INTERACTIONS)) if folder.is_dir() else []
     if len(atomic) > 1:
-        raise ValueError(f"{folder} has several files {', '.join(path.name for path in atomic)}")
+        raise ValueError(
+            f"{folder} has several rating files, {', '.join(path.name for path in atomic)}: "
+            "keep one of these files in the folder"
+        )
     return load_atomic(atomic[0]) if atomic else load_interactions(folder)
 
 
@@ -89,8 +94,8 @@ def load_movielens(path: Path) -> Interactions:
                 raise ValueError("not a number")
         except ValueError as error:
             raise ValueError(
-                f"{path}, line {number}: expected user, film, rating and time with "
-                f"{kind.separator!r} between, found {kind.separator.join(fields)[:60]!r}"
+                f"{path}, line {number}: expected user, film, rating and time, separated by "
+                f"{kind.separator!r}, found {kind.separator.join(fields)[:60]!r}"
             ) from error
         users.append(user)
         items.append(item)
@@ -114,13 +119,18 @@ def load_atomic(path: Path) -> Interactions:
     columns, lines = _atomic(path)
     for name in ("user_id:token", "item_id:token"):
         if name not in columns:
-            raise ValueError(f"{path} has the columns {', '.join(columns)} and lacks {name}")
+            raise ValueError(
+                f"{path} has the columns {', '.join(columns)} and lacks {name}: add this column"
+            )
     timed = [name for name in columns if name.partition(":")[0] in _TIMES]
     if len(timed) > 1:
-        raise ValueError(f"{path} has the times {', '.join(timed)}: leave one of them")
+        raise ValueError(f"{path} has several time columns, {', '.join(timed)}: keep one of them")
     others = ", ".join(sorted(set(columns) - {"user_id:token", "item_id:token", *timed}))
     if not timed:
-        text = "%s: no column timestamp, so lines are in time order; not read: %s"
+        text = (
+            "%s: there is no column timestamp, so lines are taken in time order. Columns not "
+            "read: %s"
+        )
         log.warning(text, path, others or "none")
     at = _timestamps(path, columns[timed[0]], lines) if timed else None
     described = path.with_suffix(ITEMS)
@@ -133,10 +143,10 @@ def _kinds(path: Path) -> dict[str, list[str]]:
     items, _ = _atomic(path)
     lists = [name for name in items if name.endswith(":token_seq")]
     if not lists or "item_id:token" not in items:
-        log.warning("%s: no category is read, of the columns %s", path, ", ".join(items))
+        log.warning("%s: no column holds categories, among the columns %s", path, ", ".join(items))
         return {}
     chosen = next((name for name in lists if name.partition(":")[0] in _CATEGORIES), lists[0])
-    log.info("%s: categories are those of column %s", path, chosen)
+    log.info("%s: the categories are from the column %s", path, chosen)
     pairs = zip(items["item_id:token"], items[chosen], strict=True)
     return {item: words.split() for item, words in pairs}
 
@@ -158,8 +168,8 @@ def _timestamps(path: Path, times: Sequence[str], lines: Sequence[int]) -> npt.N
             )
         if abs(value) >= 2**53:
             raise ValueError(
-                f"{path}, line {number}: next to the timestamp {time!r} neighbouring times look "
-                "the same: store times as whole numbers below 2**63"
+                f"{path}, line {number}: the timestamp {time!r} is so large that close times "
+                "become equal: store times as whole numbers below 2**63"
             )
     return np.array(times, dtype=np.float64)
 
@@ -222,8 +232,8 @@ def _genres(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 def _odd_film(path: Path, number: int, separator: str) -> ValueError:
     return ValueError(
-        f"{path}, line {number}: expected film, title and genres with {separator} between: correct "
-        "the line, or leave the file out to train without categories"
+        f"{path}, line {number}: expected film, title and genres, separated by {separator}: "
+        "correct the line, or remove the file to train without categories"
     )
 
 
@@ -277,8 +287,8 @@ def _atomic(path: Path) -> tuple[dict[str, list[str]], list[int]]:
     for number, row in lines:
         if len(row) != len(head):
             raise ValueError(
-                f"{path}, line {number}: {len(row)} columns with tabs between, the first line "
-                f"names {len(head)}"
+                f"{path}, line {number}: found {len(row)} columns separated by tabs, expected "
+                f"{len(head)} as in the first line"
             )
         numbers.append(number)
         for column, value in zip(columns, row, strict=True):

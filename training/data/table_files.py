@@ -63,7 +63,7 @@ def told_columns(path: Path, names: Sequence[str]) -> str:
     """The columns of a file in words, and which names have blanks at an end."""
     padded = ", ".join(repr(name) for name in names if name != name.strip())
     return f"{path.name} has the columns {', '.join(names)}" + (
-        f" ({padded} with blanks, which the file's first line must not have)" if padded else ""
+        f" ({padded} with spaces, which the file's first line must not have)" if padded else ""
     )
 
 
@@ -121,7 +121,9 @@ def _with_rows(table: Any, path: Path) -> Any:
 
 
 def _without_rows(path: Path) -> ValueError:
-    return ValueError(f"{path} has no line after that of names: export the table with its rows")
+    return ValueError(
+        f"{path} has a line of column names and no rows: export the table with its rows"
+    )
 
 
 def _as_numbers(column: Any) -> Any:
@@ -156,18 +158,19 @@ def kind_of(path: Path) -> str:
         if head.startswith(start):
             raise ValueError(
                 f"{path} is compressed ({name}), expected {', '.join(SUFFIXES)}: unpack it with "
-                f"`{command} {quoted}`, or save a spreadsheet as CSV, and pass that file"
+                f"`{command} {quoted}`, or save a spreadsheet as CSV, and pass the new file"
             )
     if suffix in (".jsonl", ".ndjson", ".json"):
         raise ValueError(
-            f"{path} is none of {', '.join(SUFFIXES)}. Convert JSON lines with python -c "
-            '"from pyarrow import json, parquet; parquet.write_table(json.read_json('
-            f'{str(path)!r}), {str(path.with_suffix(".parquet"))!r})"'
+            f"{path} is not a {', '.join(SUFFIXES)} file. Convert JSON lines with python -c "
+            '"from pyarrow import json, parquet; '
+            f"parquet.write_table(json.read_json({str(path)!r}), "
+            f'{str(path.with_suffix(".parquet"))!r})"'
         )
     if suffix not in SUFFIXES:
         raise ValueError(
-            f"{path} is none of {', '.join(SUFFIXES)}: rename it if it is one of these, or "
-            "store the table as one"
+            f"{path} does not end in {', '.join(SUFFIXES)}: rename the file if it has one of "
+            "these formats, or convert the table to one of them"
         )
     return suffix
 
@@ -196,8 +199,8 @@ def count_lines(path: Path) -> int:
                 raise ValueError(
                     f"{path}, line {line}: expected UTF-8, found the byte "
                     f"0x{error.object[error.start]:02x}. Convert the file: "
-                    f"{_conversion(path, 'ISO-8859-1')} (give the encoding that wrote the file, if "
-                    "it is another)"
+                    f"{_conversion(path, 'ISO-8859-1')} (replace ISO-8859-1 if the file has "
+                    "another encoding)"
                 ) from error
             ends += block.count(b"\n")
             old_ends += block.count(b"\r")
@@ -264,14 +267,14 @@ def _check_quotes(path: Path) -> None:
                 start = rows.line_num + 1
         except csv.Error as error:
             raise ValueError(
-                f"{path}, line {start}: a quote opens a field there and swallows lines that follow "
-                "it. In a quoted field of CSV a quote is written twice; or save the table with "
-                "tabs, as .tsv, where quotes are characters"
+                f"{path}, line {start}: a quote opens a field there and includes the lines that "
+                "follow. Double each quote inside a quoted field, or save the table with tabs, "
+                "as .tsv, where quotes are plain characters"
             ) from error
     if spanned:
         text = (
-            "%s: %d lines belong to quoted fields that span lines, the first in line %d. If no "
-            "field should, a quote is open there and events are lost"
+            "%s: %d lines belong to quoted fields of several lines, the first in line %d. If your "
+            "fields have one line each, close the quote that is open there, or events are lost"
         )
         log.warning(text, path, spanned, first)
 
@@ -319,8 +322,8 @@ def _unreadable(path: Path, error: Exception, names: Sequence[str] | None = None
                 first, width = first or start, width or len(fields)
                 if len(fields) != width:
                     return ValueError(
-                        f"{path}, line {start}: {len(fields)} fields, expected {width} as in the "
-                        "lines before: correct the line, or leave it out"
+                        f"{path}, line {start}: {len(fields)} fields, expected {width} fields as "
+                        "in the lines before: correct the line, or leave it out"
                     )
             if names is None and first == start:
                 return _without_rows(path)

@@ -82,7 +82,9 @@ def for_validation(data: LabelledData[Inputs], stream: Stream) -> LabelledData[I
     """
     total = len(data.train.labels)
     if total < 10:
-        raise DataError(f"{total} training examples have no tenth to hold out; use evaluate test")
+        raise DataError(
+            f'{total} training examples are too few to hold out a tenth: set evaluate to "test"'
+        )
     order = stream.permutation(total)
     held_out, left = np.sort(order[: total // 10]), np.sort(order[total // 10 :])
     return LabelledData(_rows(data.train, left), _rows(data.train, held_out), data.num_classes)
@@ -180,7 +182,7 @@ def _open(
             "Hub that this machine can reach, or 'synthetic'"
         ) from error
     if "train" not in loaded or not ({"test", "validation"} & set(loaded)):
-        raise DataError(f"{source!r} has the splits {sorted(loaded)}; wanted are train and test")
+        raise DataError(f"{source!r} has the splits {sorted(loaded)}, expected train and test")
     splits = (loaded["train"], loaded["test" if "test" in loaded else "validation"])
     features = splits[0].features
     inputs = [name for name, feature in features.items() if _is_input(feature, kind)]
@@ -278,7 +280,7 @@ def decode_pictures(rows: Iterable[dict[str, Any]], column: str, where: str) -> 
     for number, row in enumerate(rows):
         picture, at = row[column], f"{where}, row {number}: column {column!r}"
         if picture is None or not (picture["bytes"] or picture["path"]):
-            raise DataError(f"{at} holds no picture: leave the row out")
+            raise DataError(f"{at} has no picture: leave the row out")
         source = io.BytesIO(picture["bytes"]) if picture["bytes"] else picture["path"]
         try:
             with Image.open(source) as opened:
@@ -286,7 +288,7 @@ def decode_pictures(rows: Iterable[dict[str, Any]], column: str, where: str) -> 
         except DataError:
             raise
         except Exception as error:  # what a decoder raises on damaged bytes is its own
-            raise DataError(f"{at} holds no readable picture ({error}): leave it out") from error
+            raise DataError(f"{at} has no readable picture ({error}): leave the row out") from error
         if arrays and array.shape != arrays[0].shape:
             raise DataError(
                 f"{where}: column {column!r} holds images of several sizes or modes: row 0 has "
@@ -305,12 +307,12 @@ def _pixels(image: Image, at: str) -> npt.NDArray[np.uint8]:
     from PIL import ImageOps
 
     if (frames := getattr(image, "n_frames", 1)) > 1:
-        raise DataError(f"{at} holds {frames} pictures in one file: keep one of them")
+        raise DataError(f"{at} has {frames} pictures in one file: keep one picture")
     tiles: list[Any] = getattr(image, "tile", [])  # how the file stores it, such as RGB;16B
     if image.mode in _DEEP or any(";16" in str(tile[3]) for tile in tiles):
         raise DataError(
-            f"{at} has more than 8 bits a channel (mode {image.mode}). Choose how to scale it to "
-            "8: for 16 bits Image.fromarray((np.asarray(picture) // 257).astype('uint8'))"
+            f"{at} has more than 8 bits per channel (mode {image.mode}): scale the picture to 8 "
+            "bits, for 16 bits with Image.fromarray((np.asarray(picture) // 257).astype('uint8'))"
         )
     image = ImageOps.exif_transpose(image)  # also where XMP or a raw profile says so
     if image.mode in _WITH_ALPHA or "transparency" in image.info:
@@ -323,15 +325,15 @@ def _pixels(image: Image, at: str) -> npt.NDArray[np.uint8]:
     if image.mode == "P":
         return np.asarray(image.convert("RGB"))
     raise DataError(
-        f"{at} has the mode {image.mode}, expected grey or RGB. Choose how to convert it: "
-        "picture.convert('RGB') does so without a colour profile"
+        f"{at} has the mode {image.mode}, expected grey or RGB: convert the picture, for example "
+        "with picture.convert('RGB'), which ignores colour profiles"
     )
 
 
 def _refuse_transparent(image: Image, at: str) -> None:
     if np.asarray(image.convert("RGBA"))[..., 3].min() < 255:
         raise DataError(
-            f"{at} is transparent in places, and what is below is not in the data. Put it on a "
-            "background: Image.alpha_composite(Image.new('RGBA', picture.size, 'white'), "
+            f"{at} is transparent in places, and the data has no background: add one with "
+            "Image.alpha_composite(Image.new('RGBA', picture.size, 'white'), "
             "picture.convert('RGBA')).convert('RGB')"
         )

@@ -55,7 +55,9 @@ class Text:
             DataError: a text is empty.
         """
         if not all(len(split) > 1 for split in splits):
-            raise DataError("one of the texts train, valid and test has fewer than two words")
+            raise DataError(
+                "one of the texts train, valid and test has fewer than two words: add text to it"
+            )
         counts = Counter(splits[0])
         counts[UNKNOWN] += 0  # other texts may have words that the training text lacks
         words = sorted(counts, key=lambda word: (-counts[word], word))

@@ -99,7 +99,7 @@ def settings_from(options: argparse.Namespace) -> Settings:
         ValueError: options do not go together.
     """
     if options.resume and options.out is None:
-        raise ValueError("--resume needs --out, the folder of the run to continue")
+        raise ValueError("--resume needs the folder of the run: add --out FOLDER")
     chosen = {name: getattr(options, name) for name in _OPTIONS}
     return dataclasses.replace(
         _DEFAULTS[options.task], **{n: value for n, value in chosen.items() if value is not None}

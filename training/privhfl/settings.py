@@ -77,17 +77,17 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("clients", "private", "queries", "iterations", "test", "batch"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+                raise ConfigError(f"{name} is {getattr(self, name)}: choose 1 or more")
         if self.clients < 3:
             raise ConfigError(
-                f"clients is {self.clients}; a sum of answers hides none of them with fewer than "
-                "two answering parties: choose at least 3 clients"
+                f"clients is {self.clients}, but a sum hides a client's answer only with two "
+                "answering clients or more: choose at least 3 clients"
             )
         for name, kind in get_type_hints(Settings).items():
             values = get_args(kind)  # of a Literal; other types have none
             if values and getattr(self, name) not in values:
                 raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}; choose one of "
+                    f"{name} is {getattr(self, name)!r}: choose one of "
                     f"{', '.join(map(str, values))}"
                 )
         self._check_ranges()
@@ -105,37 +105,40 @@ class Settings:
 
     def _check_ranges(self) -> None:
         if not 0 < self.fraction <= 1:
-            raise ConfigError(f"fraction is {self.fraction}; choose one in (0, 1]")
+            raise ConfigError(f"fraction is {self.fraction}: choose a number above 0 and at most 1")
         if not 0 <= self.lam < 1:
-            raise ConfigError(f"lam is {self.lam}; choose one in (0, 1), or 0 for 0.1 to 0.9")
+            raise ConfigError(
+                f"lam is {self.lam}: choose a number above 0 and below 1, or 0 for 0.1 to 0.9"
+            )
         if not (0 <= self.alpha < math.inf and 0 < self.temperature < math.inf):
             raise ConfigError(
-                f"alpha is {self.alpha} and temperature is {self.temperature}; alpha is 0 (IID) or "
-                "above, the temperature above 0, both finite"
+                f"alpha is {self.alpha} and temperature is {self.temperature}: choose a finite "
+                "alpha of 0 (IID) or more, and a finite temperature above 0"
             )
         if not 0 <= self.seed < 1 << 63:
-            raise ConfigError(f"seed is {self.seed}; choose one in [0, 2**63)")
+            raise ConfigError(f"seed is {self.seed}: choose a whole number from 0 to 2**63 - 1")
         if not 0 <= self.frac_bits <= (14 if self.ring_bits == 32 else 28):
             raise ConfigError(
-                f"frac_bits is {self.frac_bits}; products take twice as many of the "
-                f"{self.ring_bits} bits: choose at most 14 of 32 or 28 of 64, or 0 for 12 or 20"
+                f"frac_bits is {self.frac_bits}, and products take twice as many of the "
+                f"{self.ring_bits} bits: choose at most 14 bits of 32 or 28 bits of 64, or 0 for "
+                "12 or 20 bits"
             )
         if self.threads < 0:
-            raise ConfigError(f"threads is {self.threads}; choose 0 (default) or more")
+            raise ConfigError(f"threads is {self.threads}: choose 0 (default) or more")
 
     def _check_combinations(self) -> None:
         if self.label == "probabilities" and self.querying != "plain":
             raise ConfigError(
-                "label is 'probabilities', which need a softmax of every answer: choose "
-                "querying 'plain', or label 'logits'"
+                "label is 'probabilities', which need a softmax of every answer in the clear: "
+                "choose querying 'plain', or label 'logits'"
             )
         if self.control == "mixlocal" and self.expansion not in OWN_LABELS:
             raise ConfigError(
-                f"control is 'mixlocal' and expansion {self.expansion!r} makes no labels: "
-                f"choose one of {', '.join(OWN_LABELS)}"
+                f"control is 'mixlocal', but expansion {self.expansion!r} makes no labels: choose "
+                f"one of {', '.join(OWN_LABELS)} as expansion"
             )
         if self.control != "none" and self.querying != "plain":
             raise ConfigError(
-                f"control {self.control!r} asks no other client: leave querying 'plain', not "
-                f"{self.querying!r}"
+                f"control {self.control!r} queries no other client, so querying {self.querying!r} "
+                "has no effect: choose querying 'plain'"
             )

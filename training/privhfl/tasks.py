@@ -125,13 +125,14 @@ def load_population(settings: Settings) -> Population:
     check_shape(data, recipe.shape, settings.data, settings.task)
     if data.num_classes > CLASSES:
         raise ConfigError(
-            f"{settings.data!r} has {data.num_classes} classes, the models of {settings.task} have "
-            f"{CLASSES}: leave the rows of the others out"
+            f"{settings.data!r} has {data.num_classes} classes, and the models of {settings.task} "
+            f"have {CLASSES}: leave out the rows of the other classes"
         )
     if settings.clients * settings.private > len(data.train.labels):
         raise ConfigError(
-            f"{settings.clients} clients of {settings.private} samples need more than the "
-            f"{len(data.train.labels)} there are: choose fewer clients or private samples"
+            f"{settings.clients} clients with {settings.private} samples each need more than the "
+            f"{len(data.train.labels)} samples of the data: choose fewer clients or private "
+            "samples"
         )
     stream = Stream(settings.seed, "privhfl partition")
     if settings.alpha:

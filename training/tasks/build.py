@@ -63,7 +63,8 @@ def build_task(config: Config) -> Task:
     task = _BUILDERS[config.preset](config)
     if config.clients_per_round > task.num_clients:
         raise ConfigError(
-            f"clients_per_round is {config.clients_per_round}, there are {task.num_clients} clients"
+            f"clients_per_round is {config.clients_per_round}, and the data has "
+            f"{task.num_clients} clients: lower clients_per_round"
         )
     return task
 
@@ -200,7 +201,10 @@ def _projected(build: Callable[[], nn.Module], start: Path) -> nn.Module:
     """A model that begins as the nearest one to that of a finished run with whole matrices."""
     saved = CheckpointFolder(start / "checkpoint").load()
     if saved is None:
-        raise ConfigError(f"language.start is {start}, which holds no finished run")
+        raise ConfigError(
+            f"language.start is {start}, a folder without a finished run: choose the folder of a "
+            "finished run"
+        )
     model = build()
     whole = {name: torch.from_numpy(value) for name, value in saved.state.items()}
     try:
@@ -279,8 +283,8 @@ def _written(config: Config, writers: Ids | None) -> list[Ids]:
     clients, known = config.partition.clients, 0 if writers is None else len(np.unique(writers))
     if writers is None or clients > known:
         raise ConfigError(
-            f"partition.scheme is writers and {config.data!r} has {known} writers for "
-            f"{clients} clients: name a folder of LEAF's FEMNIST, or fewer clients"
+            f"partition.scheme is writers, and {config.data!r} has {known} writers for {clients} "
+            "clients: pass --data a folder of LEAF's FEMNIST, or lower partition.clients"
         )
     return partition.by_writer(writers, clients, Stream(config.seed, "partition"))
 
@@ -291,15 +295,17 @@ def _parts(config: Config, labels: Ids) -> list[Ids]:
         return _written(config, None)
     if not 1 <= config.partition.clients <= len(labels):
         raise ConfigError(
-            f"partition.clients is {config.partition.clients}; there are {len(labels)} examples"
+            f"partition.clients is {config.partition.clients}, and the data has {len(labels)} "
+            "examples: lower partition.clients"
         )
     if config.partition.scheme == "iid":
         return partition.iid(len(labels), config.partition.clients, stream)
     if config.partition.scheme == "two-labels":
         if 2 * config.partition.clients > len(labels):
             raise ConfigError(
-                f"partition.clients is {config.partition.clients}; two pieces for each need twice "
-                f"as many examples, there are {len(labels)}"
+                f"partition.clients is {config.partition.clients} with two pieces each, which "
+                f"needs twice as many examples, and the data has {len(labels)}: lower "
+                "partition.clients"
             )
         return partition.two_labels(labels, config.partition.clients, stream)
     return partition.label_skewed(labels, config.partition.clients, config.partition.alpha, stream)

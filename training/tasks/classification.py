@@ -33,8 +33,9 @@ def check_shape(
     for of, table in (("training", data.train), ("evaluations", data.test)):
         if table.inputs.shape[1:] != shape:
             raise ConfigError(
-                f"{source!r} holds images of shape {table.inputs.shape[1:]} for {of}, {needed_by} "
-                f"needs {shape} (channels, height, width): resize or convert them first"
+                f"{source!r} has images of shape {table.inputs.shape[1:]} for {of}, and "
+                f"{needed_by} needs {shape} (channels, height, width): resize or convert the "
+                "images first"
             )
 
 

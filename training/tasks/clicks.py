@@ -65,20 +65,20 @@ class ClicksTask(Task):
         fields, lines = len(data.values), len(data.labels)
         if settings.rows_per_client < fields:
             raise ConfigError(
-                f"ctr.rows_per_client is {settings.rows_per_client}, a line has {fields} fields: "
-                "raise it"
+                f"ctr.rows_per_client is {settings.rows_per_client}, fewer than the {fields} "
+                f"fields of a line: set ctr.rows_per_client to {fields} or more"
             )
         start, stop = (int(share * lines) for share in _HELD_OUT[evaluate])
         if not 0 < start < stop:
-            raise ConfigError(f"the data has {lines} lines: give at least 10")
+            raise ConfigError(f"the data has {lines} lines, expected 10 or more: pass more data")
         self.settings, self.local, self.seed, self._network = settings, local, seed, network
         self.rows_per_client: Budget = settings.rows_per_client
         self._ids, self.num_rows = _numbered(data, start, settings.least)
         self._labels, self._held_out = data.labels, np.arange(start, stop)
         if len(set(data.labels[start:stop].tolist())) < 2:
             log.warning(
-                "the %d lines of evaluations have the label %d alone, so that there is no AUC "
-                "(null in files)",
+                "all %d lines of the evaluation have the label %d, so there is no AUC (null in "
+                "files)",
                 stop - start,
                 data.labels[start],
             )

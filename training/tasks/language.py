@@ -59,8 +59,9 @@ class LanguageTask(Task):
         shortest = min(len(part) for part in (self.blocks[-1], self.valid, text.test))
         if shortest <= 2 * tokens:
             raise ValueError(
-                f"a client's block, the validation or the test text has {shortest} words; windows "
-                f"of {tokens} need more than {2 * tokens}: choose fewer clients or shorter windows"
+                "the shortest text (a client's block, or the validation or test text) has "
+                f"{shortest} words, but windows of {tokens} words need more than {2 * tokens}: "
+                "choose fewer clients or shorter windows"
             )
 
     def build_model(self) -> nn.Module:

@@ -168,8 +168,8 @@ class Ranking:
                 "fewest_negatives": int(counts.min()),
             }
             log.warning(
-                "%d of %d ranked users left fewer than %d items, the fewest %d: the held-out item "
-                "of each competes with those, which is easier",
+                "%d of %d ranked users have fewer than %d items to compare with, the fewest %d. "
+                    "The task is easier for these users",
                 few, len(counts), NEGATIVES, counts.min(),
             )  # fmt: skip
 

@@ -39,28 +39,29 @@ def own_task(config: Config) -> Task:
     missing = [name for name in _MEMBERS.split() if not hasattr(task, name)]
     if missing:
         raise ConfigError(
-            f"--task {config.task} made a {type(task).__name__}, which lacks {', '.join(missing)}: "
+            f"--task {config.task} is a {type(task).__name__}, which lacks {', '.join(missing)}: "
             "let the class inherit from training.tasks.task.Task"
         )
     if not isinstance(model := task.build_model(), nn.Module):
         raise ConfigError(
-            f"--task {config.task}: build_model returns a {type(model).__name__}, no module"
+            f"--task {config.task}: build_model returned a {type(model).__name__}, expected a "
+            "torch.nn.Module: return the model"
         )
     if not isinstance(task.num_clients, int | np.integer):
         raise ConfigError(
-            f"--task {config.task}: num_clients is {task.num_clients!r}: give a whole number"
+            f"--task {config.task}: num_clients is {task.num_clients!r}: return a whole number"
         )
     for name, value in model.state_dict().items():
         if value.is_floating_point() and value.dtype not in _FLOATS:
             raise ConfigError(
-                f"--task {config.task}: {name} is of dtype {value.dtype}, which servers cannot "
-                "add: build the model in float32, model.float(), and set local.precision"
+                f"--task {config.task}: {name} has dtype {value.dtype}, which servers cannot add: "
+                "build the model in float32 with model.float(), and set local.precision"
             )
     if task.retrieves and not _is_budget(task.rows_per_client):
         raise ConfigError(
-            f"--task {config.task}: clients fetch rows privately (retrieves), so rows_per_client, "
-            "the public number of rows that each fetches at most, must be set: a whole number, or "
-            f"one by table, not {task.rows_per_client!r}"
+            f"--task {config.task}: rows_per_client is {task.rows_per_client!r}, but clients "
+            "retrieve rows privately (retrieves): set the most rows that a client retrieves, as "
+            "a whole number or one number per table. rows_per_client is public"
         )
     _warn_of_norms(model)
     return task
@@ -79,8 +80,7 @@ def _warn_of_norms(model: nn.Module) -> None:
     ]
     if norms:
         log.warning(
-            "BatchNorm (%s) normalises by the statistics that build_model gives it, in training "
-            "and in evaluation: no client changes them and no server averages them. GroupNorm and "
-            "LayerNorm have none",
+            "BatchNorm (%s) normalises with the statistics from build_model, because clients do "
+            "not change these and servers do not average these. Use GroupNorm or LayerNorm instead",
             ", ".join(norms),
         )

@@ -85,9 +85,9 @@ class RecommendationTask(Task):
         needed = 2 * (settings.history + 1 + settings.negatives) + 1
         if settings.rows_per_client < needed:
             raise ValueError(
-                f"rows_per_client is {settings.rows_per_client}; one sample with "
+                f"rows_per_client is {settings.rows_per_client}, and one sample with "
                 f"{settings.history} history items and {settings.negatives} negatives can need "
-                f"{needed}: raise it or shorten the history"
+                f"{needed} rows: raise rows_per_client or shorten the history"
             )
         self.data, self.settings, self.seed, self._steps = data, settings, seed, steps
         self.rows_per_client: Budget = settings.rows_per_client
@@ -294,7 +294,7 @@ def _refuse_users_of_all(data: Interactions) -> None:
     taken = [len(np.unique(sequence)) for sequence in data.sequences]
     if full := [user for user, count in enumerate(taken) if count == data.num_items]:
         raise ValueError(
-            f"{len(full)} of {len(taken)} users, the first of them user {full[0]} in their "
-            f"order, took all {data.num_items} items, and none is left to compare with: leave "
-            "their events out, or give data of more items"
+            f"{len(full)} of {len(taken)} users (first: user {full[0]}) have events with all "
+            f"{data.num_items} items, so no item is left to compare with: leave out the events of "
+            "these users, or use data with more items"
         )

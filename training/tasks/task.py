@@ -40,13 +40,13 @@ class Batch:
         odd = [given] if alone else [one for one in self.inputs if not isinstance(one, Tensor)]
         if odd:
             raise ConfigError(
-                f"a Batch has inputs of type {type(odd[0]).__name__}: give a tuple of tensors, one "
-                "for each argument of the model, also where it has one alone"
+                f"a Batch has inputs of type {type(odd[0]).__name__}: return a tuple of tensors, "
+                "one per argument of the model, also for a model with one argument"
             )
         if self.labels is not None and self.labels.dtype != torch.int64:
             raise ConfigError(
-                f"a Batch has labels of dtype {self.labels.dtype}: give int64 classes, or None and "
-                "a model that also takes the targets and returns the loss of each example"
+                f"a Batch has labels of dtype {self.labels.dtype}: return int64 classes, or None "
+                "with a model that takes the targets and returns the loss of each example"
             )
 
 

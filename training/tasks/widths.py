@@ -42,7 +42,8 @@ class Widths:
     ) -> None:
         if cohort < len(settings.budgets):
             raise ConfigError(
-                f"clients_per_round is {cohort}; {len(settings.budgets)} budgets need one each"
+                f"clients_per_round is {cohort}, fewer than the {len(settings.budgets)} entries "
+                "of sesa.budgets: choose one client or more per entry"
             )
         self._settings, self._layout, self._seed = settings, layout, seed
         self.sizes = _spread(num_clients, len(settings.budgets))

@@ -61,7 +61,7 @@ def test_a_cluster_with_token_and_tls_is_used(protected: dict[str, str]) -> None
         ("RAY_TLS_SERVER_CERT", "", "RAY_TLS_SERVER_CERT names no file"),
         ("RAY_TLS_SERVER_KEY", "/nowhere", "RAY_TLS_SERVER_KEY names no file"),
         ("RAY_TLS_CA_CERT", "/nowhere", "RAY_TLS_CA_CERT names no file"),
-        ("RAY_AUTH_TOKEN", "", "there is no token"),
+        ("RAY_AUTH_TOKEN", "", "Ray has no token"),
     ],
 )
 def test_a_cluster_without_token_or_tls_is_refused(
@@ -107,7 +107,7 @@ def test_settings_name_an_engine(tls: Path) -> None:
     for more in (["--shards", "2"], ["--engine-insecure"]):
         with pytest.raises(ParameterError, match="needs --engine"):
             read(*more)
-    with pytest.raises(ParameterError, match="at least 1"):
+    with pytest.raises(ParameterError, match="choose 1 or more"):
         read("--engine", "ray://h:1", "--shards", "0")
 
 

@@ -101,5 +101,5 @@ def test_work_goes_to_the_shards_and_what_a_framework_takes_on_top() -> None:
 
 @pytest.mark.parametrize(("shards", "clients"), [(0, 4), (2, 0), (2, 41)])
 def test_numbers_out_of_range_are_refused(shards: int, clients: int) -> None:
-    with pytest.raises(ParameterError, match=r"at least 1|whole number"):
+    with pytest.raises(ParameterError, match=r"1 shard or more|whole number"):
         estimate_shards(rows_plan(1 << 12, 8, 16, 40), shards, clients=clients, rates=RATES)

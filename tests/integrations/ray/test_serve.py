@@ -252,7 +252,7 @@ def test_a_foreign_or_open_cluster_is_refused(
         assert "FAILED  engine: --engine: 1 machines with 4 cores, 9 shards" in doctor(own)[1]
     with Engined(tmp_path / "other") as other:
         other.engine = ("--engine", cluster.url)
-        with pytest.raises(RuntimeError, match="belongs to another server"):
+        with pytest.raises(RuntimeError, match="already works for another server"):
             other.start(0)
         assert "FAILED  engine: --engine: the cluster" in doctor(other)[1]
         for variable in ("RAY_AUTH_MODE", "RAY_USE_TLS"):

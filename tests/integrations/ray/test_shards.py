@@ -183,7 +183,7 @@ def test_ranges_of_all_shards_are_the_segment_each_part_once(size: int) -> None:
                 for i, (rows, _) in enumerate(Places(plan, cut).within(range(segment.m))):
                     found[i, rows] += 1
             assert (found == (1 if segment.num_bins else 0)).all()
-    with pytest.raises(ParameterError, match="counted from 0"):
+    with pytest.raises(ParameterError, match="expected a number from 0"):
         cuts_of(plan, size, size)
 
 
@@ -239,7 +239,7 @@ def test_shards_that_are_lost_again_and_again_open_nothing() -> None:
     play(servers, 1)
     for one in grids:
         one.fault = lambda shard, method, when: method == "partial" and when == "before"
-    with pytest.raises(EngineLost, match="while sums were gathered"):
+    with pytest.raises(EngineLost, match="while the server added their sums"):
         play(servers, 1)
     assert issubclass(EngineLost, OSError)  # what ends the process, which then goes on from its log
     assert not issubclass(EngineLost, ConnectionError)

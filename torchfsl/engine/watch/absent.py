@@ -96,17 +96,18 @@ class PresentRows:
         some = ", ".join(str(i) for i in distinct[:_SHOWN].tolist())
         more = ", ..." if distinct.numel() > _SHOWN else ""
         return ParameterError(
-            f"{self._table.name}: {distinct.numel()} rows were looked up that had not been "
-            f"retrieved ({some}{more}); {self.ids.numel()} were: {self._remedy()}"
+            f"{self._table.name}: the model looked up {distinct.numel()} rows that the client had "
+            f"not retrieved ({some}{more}). The client retrieved {self.ids.numel()} rows: "
+            f"{self._remedy()}"
         )
 
     def _remedy(self) -> str:
         asked = self._asked
         if asked is not None and asked.named > asked.k_max:
             return (
-                f"rows= named {asked.named} rows of segment {asked.segment!r}, and "
-                f"rows_per_client is {asked.k_max}, so only the first ones were fetched: make a "
-                f"plan with rows_per_client={asked.named} or more, or train on fewer rows a round"
+                f"rows= had {asked.named} rows of segment {asked.segment!r}, and rows_per_client "
+                f"is {asked.k_max}, so the client retrieved only {asked.k_max}: make a plan with "
+                f"rows_per_client={asked.named} or more, or train on fewer rows per round"
             )
         most = "rows_per_client" if asked is None else f"rows_per_client = {asked.k_max}"
         return (

@@ -56,8 +56,8 @@ class Guards:
             if form != self._forms[name]:
                 was, now = (f"{dtype} on {device}" for dtype, device in (self._forms[name], form))
                 raise ParameterError(
-                    f"{name} was {was} when the round began and is {now}: convert or move the "
-                    "model between rounds. After a new dtype call fed.detach() and make a new "
+                    f"{name} was {was} when the round began and is {now} now: convert or move the "
+                    "model between rounds. After a new dtype, call fed.detach() and make a new "
                     "torchfsl.Federated"
                 )
 
@@ -66,8 +66,9 @@ class Guards:
         differences = sorted(set(now.items()) ^ set(before.items()))
         odd = differences[0][0] if differences else next(iter(now), "a parameter")
         raise ParameterError(
-            f"{odd} is not what it was in torchfsl.Federated (a parameter was added, replaced, "
-            "frozen or unfrozen): call fed.detach() and make a new torchfsl.Federated"
+            f"{odd} differs from the parameter at the time of torchfsl.Federated (a parameter was "
+            "added, replaced, frozen or unfrozen): call fed.detach() and make a new "
+            "torchfsl.Federated"
         )
 
     def check_bystanders(self) -> None:
@@ -79,9 +80,9 @@ class Guards:
         for name, parameter in self._inventory.bystanders.items():
             if parameter._version != self._versions[name]:
                 raise ParameterError(
-                    f"{name} changed during the round, but no optimizer of Federated trains it, so "
-                    "the change would be lost: pass all, Federated(model, [a, b], ...), or "
-                    "set requires_grad=False if it is to stay local"
+                    f"{name} changed during the round, but no optimizer of Federated trains this "
+                    "parameter, so the change would be lost: pass all optimizers, "
+                    "Federated(model, [a, b], ...), or set requires_grad=False"
                 )
 
     def check_not_noised(self) -> None:
@@ -93,8 +94,9 @@ class Guards:
         for table in self._some_table:
             if getattr(table.weight, "grad_sample", None) is not None:
                 raise ParameterError(
-                    f"{table.name}: Opacus took over after torchfsl.Federated was made, and its "
-                    "noise lands on every row: pass Federated the optimizer of make_private"
+                    f"{table.name}: make_private of Opacus was called after torchfsl.Federated, "
+                    "and its noise changes every row: call make_private first, and pass "
+                    "Federated the optimizer that make_private returned"
                 )
 
     def _current_forms(self) -> dict[str, tuple[torch.dtype, torch.device]]:
@@ -111,6 +113,7 @@ class Guards:
 def still_message(name: str) -> str:
     """What to say of a parameter that moved although steps move nothing."""
     return (
-        f"{name} changed during a round of source='gradient', in which Federated's optimizers "
-        "move nothing: pass Federated the optimizer that trains it, or use source='delta'"
+        f"{name} changed during a round with source='gradient', in which the optimizers of "
+        "Federated do not step: pass Federated the optimizer that trains this parameter, or use "
+        "source='delta'"
     )

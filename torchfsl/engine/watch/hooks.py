@@ -182,9 +182,9 @@ class SaveHook(_Inert):
         for table in self._tables:
             if self._held.num_absent(table):
                 warnings.warn(
-                    f"{table.name}: rows are missing at this client after a private retrieval, so "
-                    "this state_dict holds none of their values: "
-                    "fed.load(servers, only_missing=True) fills them in",
+                    f"{table.name}: this client holds only the rows that it retrieved privately, "
+                    "so this state_dict has NaN in the other rows: call fed.load(servers, "
+                    "only_missing=True) to load all rows",
                     stacklevel=3,
                 )
 

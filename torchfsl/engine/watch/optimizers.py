@@ -48,11 +48,15 @@ def as_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     for one in several:
         if not isinstance(one, Optimizer):
             raise ParameterError(
-                f"Federated(model, optimizer) expected a torch.optim.Optimizer, got a "
-                f"{type(one).__name__}: pass the optimizer that trains the model, or a list of all"
+                "Federated(model, optimizer) expects a torch.optim.Optimizer, got a "
+                f"{type(one).__name__}: pass the optimizer that trains the model, or a list of "
+                "optimizers"
             )
     if not several:
-        raise ParameterError("Federated needs the optimizer that trains the model")
+        raise ParameterError(
+            "Federated expects one optimizer or more, got an empty list: pass the optimizer that "
+            "trains the model"
+        )
     return list({id(one): one for one in several}.values())
 
 
@@ -120,14 +124,14 @@ def check_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> None:
     what = ", ".join(trained[:1]) + (f" and {len(trained) - 1} others" if trained[1:] else "")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ParameterError(
-            f"{what}: LBFGS evaluates its closure many times inside one step, after the step hook, "
-            "and its line search mixes all parameters: train with SGD, Adagrad or Adam instead"
+            f"{what}: LBFGS evaluates its closure many times in one step, and its line search "
+            "combines all parameters: train with SGD, Adagrad or Adam"
         )
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         raise ParameterError(
             f"{what}: {name} did not call torch.optim.Optimizer.__init__, so step hooks do not "
-            "work on it: pass Federated the optimizer that it wraps, or call super().__init__ in "
-            "its constructor"
+            "work: pass Federated the optimizer inside the wrapper, or call super().__init__ in "
+            f"the constructor of {name}"
         )
 
 
@@ -146,24 +150,24 @@ def check_rows(optimizer: Optimizer, table: Table, rows: Rows, noised: bool) -> 
     name = type(optimizer).__name__
     if noised and rows.fixed is None:
         raise ParameterError(
-            f"{table.name}: Opacus adds noise to every row of the gradient: use rows=Rows(choose="
-            "Fixed(ids), untouched='restrict') with public ids, rows=None, or leave the noise to "
-            "the servers"
+            f"{table.name}: Opacus adds noise to every row of the gradient: use "
+            "rows=Rows(choose=Fixed(ids), untouched='restrict') with public ids, or rows=None, "
+            "or let the servers add the noise"
         )
     if rows.untouched != "reject":
         return
     decay = decay_of(optimizer, table.weight)
     if decay is None and noised:
         raise ParameterError(
-            f"{table.name}: Opacus adds noise to every row, also to rows outside the fixed set: "
-            "say what becomes of those, with untouched='restrict' (put back) or 'touched' (left "
-            "as they are, not sent)"
+            f"{table.name}: Opacus adds noise to every row, including rows outside the fixed ids: "
+            "choose Rows(untouched='restrict') to restore these rows, or "
+            "Rows(untouched='touched') to keep their noise at the client"
         )
     if decay is not None:
         raise ParameterError(
-            f"{table.name}: {name} with {decay} moves every row of the table at every step: set "
-            f"{decay.split('=')[0]}=0 for its parameter group, or Rows(untouched='restrict') puts "
-            "untouched rows back, Rows(untouched='touched') keeps the decay local"
+            f"{table.name}: {name} with {decay} moves every row of the table: set "
+            f"{decay.split('=')[0]}=0 for its parameter group, or use Rows(untouched='restrict') "
+            "to restore other rows, or Rows(untouched='touched') to keep the decay local"
         )
 
 
@@ -182,21 +186,21 @@ def check_gradient_settings(optimizers: Sequence[Optimizer]) -> None:
             rates.add(float(group.get("lr", 0.0)))
             if group.get("maximize"):
                 raise ParameterError(
-                    f"{name} has maximize=True, and with source='gradient' the servers descend: "
-                    "use maximize=False and negate the loss"
+                    f"{name} has maximize=True, but with source='gradient' the servers minimise "
+                    "the loss: use maximize=False and negate the loss"
                 )
             for key in ("weight_decay", "lambd"):
                 if value := float(group.get(key, 0.0)):
                     raise ParameterError(
-                        f"{name} has {key}={value:g}, which source='gradient' leaves out, since "
-                        f"clients do not step: set {key}=0 and add the penalty to the loss, or use "
-                        "source='delta'"
+                        f"{name} has {key}={value:g}, which has no effect under "
+                        f"source='gradient', because clients do not step: set {key}=0 and add the "
+                        "penalty to the loss, or use source='delta'"
                     )
     if len(rates) > 1:
         raise ParameterError(
-            f"parameter groups have rates {sorted(rates)}, which source='gradient' leaves out: use "
-            "one rate and servers with torchfsl.optim.LazyAdam(rates={name: rate}), or "
-            "source='delta'"
+            f"the parameter groups have the learning rates {sorted(rates)}, which have no effect "
+            "under source='gradient': use one rate and torchfsl.optim.LazyAdam(rates={name: "
+            "rate}) at the servers, or source='delta'"
         )
 
 
@@ -314,8 +318,8 @@ def check_row_by_row(optimizer: Optimizer, table: Table) -> None:
         return  # it cannot be tried on another table; rounds check what they can
     if not torch.equal(alone, among):
         raise ParameterError(
-            f"{table.name}: a step of {name} on one row depends on all rows of the table, most of "
-            f"which a client does not hold where rows are fetched: {_REMEDY}"
+            f"{table.name}: a step of {name} on one row depends on all rows of the table, but a "
+            f"client that retrieves rows lacks most rows: {_REMEDY}"
         )
     for key, value in state.items():
         if isinstance(value, torch.Tensor) and value.shape == (_ROWS, table.tau):
@@ -330,8 +334,8 @@ def _check_readable(table: Table, name: str, key: str, value: torch.Tensor) -> N
         value.index_fill_(0, ids, 0.0)
     except (NotImplementedError, RuntimeError, TypeError) as error:
         raise ParameterError(
-            f"{table.name}: {name} keeps {key!r} as {type(value).__name__}, whose rows cannot be "
-            f"read one by one: {_REMEDY}"
+            f"{table.name}: {name} keeps {key!r} as {type(value).__name__}, and torchfsl cannot "
+            f"read its rows separately: {_REMEDY}"
         ) from error
 
 

@@ -117,8 +117,8 @@ class Recorder:
         """
         if not self._began:
             raise ProtocolError(
-                "no round to take an update from: call begin_round first, and detach() only "
-                "after the round, whose update it drops"
+                "there is no open round: call begin_round() first, and call detach() only after "
+                "the round"
             )
         self.recording = False
         self._guards.check_nothing_new()
@@ -171,8 +171,9 @@ class Recorder:
         """
         if self.recording:
             raise ProtocolError(
-                "a round is open, and loaded values would leave as an update: load before or after "
-                "its block. A round of another client on this model begins after this one's block"
+                "a round is open, and torchfsl would send the loaded values as an update: load "
+                "before or after the block of the round. If another client trains this model, "
+                "wait until its round ends"
             )
 
     # --- steps --------------------------------------------------------------------------------

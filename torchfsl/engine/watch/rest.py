@@ -107,7 +107,7 @@ class BufferWatch:
             if value is buffer and module._buffers.get(key) is buffer:
                 return buffer.detach().to(torch.float64) - before.to(torch.float64)
         raise ParameterError(
-            f"buffer {name} was replaced by another tensor: change buffers in place, or use "
+            f"another tensor replaced the buffer {name}: change buffers in place, or use "
             "buffers='local'"
         )
 

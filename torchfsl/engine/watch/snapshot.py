@@ -68,9 +68,9 @@ class HeldRows:
         flat = ids.reshape(-1).to(torch.int64).clamp(0, table.num_rows - 1)
         if bool(table.weight.detach()[flat, 0].isnan().any()):
             warnings.warn(
-                f"{table.name}: rows were looked up outside a round that are not at this client, "
-                "so they are NaN: fed.load(servers, only_missing=True) fills them in, "
-                "fed.evaluating(servers, rows=ids) has those that it names",
+                f"{table.name}: outside a round the model looked up rows that this client lacks, "
+                "so these rows are NaN: call fed.load(servers, only_missing=True), or use "
+                "fed.evaluating(servers, rows=ids)",
                 stacklevel=3,
             )
 

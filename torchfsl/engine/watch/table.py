@@ -213,8 +213,8 @@ class TableWatch:
         outside = touched[:0] if fixed is None else touched[~torch.isin(touched, fixed)]
         if outside.numel() and self.rows.untouched == "reject":
             raise ParameterError(
-                f"{self.table.name}: lookups touched rows outside the fixed row set: add them to "
-                "it, or say what becomes of them with Rows(untouched='restrict')"
+                f"{self.table.name}: the model looked up rows outside the fixed ids: add these "
+                "rows to Fixed, or set Rows(untouched='restrict') to restore them"
             )
         if self._source == "gradient":
             self._check_still(known)
@@ -306,9 +306,9 @@ class TableWatch:
         broken = broken_state(self._optimizer, self.table.weight, held)
         if broken is not None:
             raise ParameterError(
-                f"{self.table.name}: the optimizer's state {broken!r} is NaN or infinite and has "
-                "moved rows that no lookup touched: load it from an earlier checkpoint, or start "
-                "the optimizer anew"
+                f"{self.table.name}: the optimizer state {broken!r} is NaN or infinite and "
+                "changed rows that the model did not look up: load the optimizer state from an "
+                "earlier checkpoint, or make a new optimizer"
             )
         raise ParameterError(f"{self.table.name}: {_ESCAPED}")
 

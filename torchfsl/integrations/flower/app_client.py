@@ -56,8 +56,8 @@ class NodeServers(RemoteServers):
         self._message, self._context, self._fed = message, context, fed
         if self.number is not None and self.plan.max_epochs > 1:
             raise ParameterError(
-                "the plan has max_epochs above 1: a ClientApp is a new process for every Message "
-                "and cannot keep the secrets of a session: plan with max_epochs=1"
+                "a ClientApp is a new process for every Message and cannot keep the secrets of a "
+                "session, which max_epochs above 1 needs: make a plan with max_epochs=1"
             )
 
     def participant(self, client_id: int) -> Client:
@@ -69,7 +69,7 @@ class NodeServers(RemoteServers):
         """
         if self.number is None:
             raise ProtocolError(
-                "this Message asks for an evaluation, got a round: use "
+                "this Message asks for an evaluation, but the ClientApp started a round: use "
                 "fed.evaluating(servers, batches=batches)"
             )
         return super().participant(client_id)

@@ -64,8 +64,8 @@ def _write_personal(hooks: Hooks, tensors: dict[str, torch.Tensor]) -> None:
     mine = hooks.personal.tensors
     if {n: t.shape for n, t in mine.items()} != {n: t.shape for n, t in tensors.items()}:
         raise ParameterError(
-            "the node keeps personal tensors of another model: pass Federated the same local=, or "
-            "begin a new run"
+            "the stored personal tensors of this node do not fit this model: pass Federated the "
+            "same local= as before, or begin a new run"
         )
     for name, tensor in tensors.items():
         mine[name].copy_(tensor)

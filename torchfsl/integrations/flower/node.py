@@ -55,8 +55,9 @@ def connect_as(context: Context, call: Call) -> Connection:
     servers = tuple(str(own).split(",")) if own else call.servers
     if len(servers) != 2:
         raise ParameterError(
-            "the strategy runs its servers on its own machine, which is for simulations alone: "
-            "pass it servers=[URL0, URL1], or --node-config 'torchfsl-servers=\"URL0,URL1\"'"
+            "the strategy runs its servers on its own machine, which only simulations allow: pass "
+            "the strategy servers=[URL0, URL1], or start this node with --node-config "
+            "'torchfsl-servers=\"URL0,URL1\"'"
         )
     policy = config.get("torchfsl-require")
     require = None if policy is None else user_path(str(policy))
@@ -69,8 +70,8 @@ def _files(folder: Path, name: object) -> TlsFiles:
     names = sorted(path.stem for path in folder.glob("client-*.pem"))
     if len(names) != 1:
         raise ParameterError(
-            f"{folder} holds the certificates of {len(names)} clients: say which one is this "
-            "node's, --node-config 'torchfsl-name=\"client-17\"'"
+            f"{folder} holds the certificates of {len(names)} clients: choose that of this node "
+            "with --node-config 'torchfsl-name=\"client-17\"'"
         )
     return TlsFiles.in_folder(folder, names[0])
 

@@ -43,8 +43,8 @@ class Call:
         odd = [name for name, value in config.items() if isinstance(value, bytes | list)]
         if odd:
             raise ParameterError(
-                f"the configuration {odd[0]!r} holds bytes or a list: Messages carry no arrays, "
-                "pass str, int, float or bool"
+                f"the configuration entry {odd[0]!r} is bytes or a list, which Messages of "
+                "torchfsl do not carry: pass str, int, float or bool"
             )
         own = ConfigRecord({"round": self.number, "servers": ",".join(self.servers)})
         return RecordDict({RECORD: own, key: config})
@@ -59,14 +59,15 @@ class Call:
         record = content.get(RECORD)
         if not isinstance(record, ConfigRecord) or content.array_records:
             raise DecodeError(
-                "this Message is not from SubmodelAveraging: use it as the ServerApp's strategy"
+                "this Message is not from SubmodelAveraging: use SubmodelAveraging as the "
+                "strategy of the ServerApp"
             )
         number, servers = record.get("round"), record.get("servers")
         if type(number) is not int or number < _EVALUATES or not isinstance(servers, str):
-            raise DecodeError("the Message's torchfsl record has no round and servers")
+            raise DecodeError("the torchfsl record of the Message lacks the round or the servers")
         urls = tuple(servers.split(",")) if servers else ()
         if len(urls) not in (0, 2):
-            raise DecodeError(f"the Message names {len(urls)} servers, there are two")
+            raise DecodeError(f"the Message has {len(urls)} server addresses, expected 2")
         return cls(number, urls)
 
     @property
@@ -84,9 +85,9 @@ def reply_content(metrics: Mapping[str, Any] | None) -> RecordDict:
     for name, value in (metrics or {}).items():
         if type(value) not in (int, float):
             raise ParameterError(
-                f"{name!r} in the reply is of type {type(value).__name__}: a reply goes to the "
-                "SuperLink in the clear and holds single ints and floats (.item() of a tensor); "
-                "arrays go to the two servers, by the round"
+                f"{name!r} in the reply is of type {type(value).__name__}, expected int or float, "
+                "because the SuperLink reads replies in the clear: pass tensor.item(). Arrays go "
+                "to the two servers, in the round"
             )
     return RecordDict({"metrics": MetricRecord(dict(metrics or {}))})
 

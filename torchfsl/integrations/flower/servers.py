@@ -58,13 +58,14 @@ class TaskServers:
         self.urls = () if self._local else tuple(servers)
         if len(self.urls) != (0 if self._local else 2) or (tls is None) is not self._local:
             raise ParameterError(
-                "pass servers=[URL0, URL1] and tls=, the folder of the coordinator's files; or "
-                "servers='local' alone, in a simulation"
+                "servers= and tls= do not fit together: pass servers=[URL0, URL1] and tls= with "
+                "the folder of the coordinator's certificate, or servers='local' without tls= in a "
+                "simulation"
             )
         if self._local and auditors:
             raise ParameterError(
-                f"servers='local' runs no auditors, got {len(auditors)} of them or a plan that "
-                "names them: pass servers=[URL0, URL1] and tls=, or a plan with audit='none'",
+                f"servers='local' runs no auditors, but the plan or auditors= has {len(auditors)} "
+                "of them: pass servers=[URL0, URL1] and tls=, or a plan with audit='none'",
                 code="audit-conditions",
             )
         self._tls, self._auditors = tls, auditors
@@ -126,10 +127,13 @@ def _local_servers(run_id: int) -> Iterator[LoopbackServers]:
     folder.mkdir(mode=0o700)
     try:
         if not is_private(folder):
-            raise ParameterError(f"{folder} is not private to this user: look who made it")
+            raise ParameterError(
+                f"{folder} is not private to this user: find out who created this folder, and run "
+                "again"
+            )
         with LoopbackServers(folder, clients=0) as servers:
             servers.start()
-            log.info("both servers of torchfsl run on this machine, for simulation only")
+            log.info("both torchfsl servers run on this machine, which is for simulation only")
             (folder / URLS_FILE).write_text("\n".join(servers.urls))
             yield servers
     finally:

@@ -90,7 +90,7 @@ class SubmodelAveraging(FedAvg):
             ProtocolError: before `start`.
         """
         if self.model is None:
-            raise ProtocolError("expected a model, got none: call start() first")
+            raise ProtocolError("the strategy has no model yet: call start() first")
         return self.model.digest().hex()
 
     def start(
@@ -161,7 +161,7 @@ class SubmodelAveraging(FedAvg):
         self._sampled = len(messages)
         if self._sampled > self.plan.max_clients:
             raise ParameterError(
-                f"{self._sampled} nodes are sampled, the plan has max_clients = "
+                f"the strategy samples {self._sampled} nodes, and the plan has max_clients = "
                 f"{self.plan.max_clients}: pass Federated a larger max_clients=, or lower "
                 "fraction_train"
             )
@@ -192,11 +192,13 @@ class SubmodelAveraging(FedAvg):
         try:
             self.opened, self.model = self._servers.close(server_round)
         except ProtocolError as error:
-            log.warning("aggregate_train: the model stays as it is: %s", error)
+            log.warning("aggregate_train: the model did not change in this round: %s", error)
             return None, metrics
-        log.info("aggregate_train: the sum of %d reports is opened", self.opened.num_clients)
+        log.info(
+            "aggregate_train: the servers opened the sum of %d reports", self.opened.num_clients
+        )
         if self.opened.scaled:
-            log.warning("aggregate_train: it exceeded its bound: %s", self.opened.scaled)
+            log.warning("aggregate_train: the sum exceeded its bound: %s", self.opened.scaled)
         return _arrays(self.model), metrics
 
     def configure_evaluate(

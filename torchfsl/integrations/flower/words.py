@@ -25,5 +25,5 @@ def kept_here(what: str) -> Iterator[None]:
     try:
         yield
     except Exception:
-        log.exception("%s failed; the SuperLink gets only this fact", what)
-        raise ProtocolError(f"{what} failed at this node, whose log says why") from None
+        log.exception("%s failed. The SuperLink receives only this fact, without the error", what)
+        raise ProtocolError(f"{what} failed at this node: see the log of this node") from None

@@ -96,10 +96,11 @@ def connect(address: str, namespace: str) -> None:
         done.result(CONNECT_SECONDS)
     except TimeoutError:
         raise EngineLost(
-            f"no cluster of Ray at {address}: it did not answer within {CONNECT_SECONDS} s"
+            f"the Ray cluster at {address} did not answer within {CONNECT_SECONDS} s: start the "
+            "cluster, or correct --engine"
         ) from None
     except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
-        raise EngineLost(f"no cluster of Ray at {address}: {error}") from error
+        raise EngineLost(f"cannot connect to the Ray cluster at {address}: {error}") from error
 
 
 def _init(address: str, namespace: str) -> None:
@@ -130,7 +131,7 @@ def _check_listening(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=LISTEN_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise EngineLost(f"no cluster of Ray at {address}: {error}") from error
+        raise EngineLost(f"cannot connect to the Ray cluster at {address}: {error}") from error
 
 
 def namespaces() -> list[str]:

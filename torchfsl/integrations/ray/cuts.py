@@ -88,7 +88,7 @@ def cuts_of(plan: Plan, number: int, count: int) -> dict[str, Cut]:
         ParameterError: there is no such shard.
     """
     if not 0 <= number < count:
-        raise ParameterError(f"shard {number} of {count}: they are counted from 0")
+        raise ParameterError(f"shard is {number}, expected a number from 0 to {count - 1}")
     return {segment.name: _cut(segment, number, count) for segment in plan.with_trees}
 
 

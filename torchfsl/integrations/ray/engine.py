@@ -37,9 +37,9 @@ _TLS_FILES: Final = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CE
 def unprotected(environment: Mapping[str, str]) -> str:
     """What Ray's variables leave open; empty where its token and TLS are on."""
     if environment.get("RAY_AUTH_MODE", "") != "token":
-        return "RAY_AUTH_MODE is not token: whoever reaches a port of Ray can run code"
+        return "RAY_AUTH_MODE is not token, so everyone who reaches a port of Ray can run code"
     if environment.get("RAY_USE_TLS", "").lower() not in ("1", "true"):
-        return "RAY_USE_TLS is not 1: secrets go over the network in the clear"
+        return "RAY_USE_TLS is not 1, so secrets go over the network in the clear"
     return ""
 
 
@@ -52,13 +52,13 @@ def check_protected(environment: Mapping[str, str]) -> None:
     why = unprotected(environment)
     for name in () if why else _TLS_FILES:
         if not Path(environment.get(name, "")).is_file():
-            why = f"{name} names no file"
+            why = f"{name} is not the path of a file"
             break
     if not why and not _has_token(environment):
-        why = "there is no token: RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
+        why = "Ray has no token in RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
     if why:
         raise ParameterError(
-            f"--engine, {why}: see docs/ray.md, or pass --engine-insecure if no one else can "
+            f"--engine: {why}: follow docs/ray.md, or pass --engine-insecure if no one else can "
             "reach the cluster"
         )
 
@@ -103,7 +103,10 @@ def open_engine(
         for number, (pid, environment) in enumerate(processes):
             if not insecure and (why := unprotected(environment)):
                 grid.close()
-                raise ParameterError(f"--engine: on the machine of shard {number}: {why}")
+                raise ParameterError(
+                    f"--engine: on the machine of shard {number}, {why}: follow docs/ray.md, and "
+                    "start the cluster again"
+                )
             log.info("shard started", extra={"shard": number, "pid": pid})
         return grid
 
@@ -116,7 +119,10 @@ def examine(url: str, *, shards: int, authority: bytes, insecure: bool = False) 
     machines, cores = actors.resources()
     summary = f"{machines} machines with {cores:g} cores, {shards} shards"
     if cores < shards:
-        raise ParameterError(f"--engine: {summary}: each shard takes a core of what Ray counts")
+        raise ParameterError(
+            f"--engine: the cluster has {summary}, and each shard needs one core: lower --shards, "
+            "or add machines"
+        )
     return summary + (", INSECURE" if insecure else ", token and TLS")
 
 
@@ -124,7 +130,7 @@ def _connected(url: str, shards: int, authority: bytes, *, insecure: bool) -> Mo
     """What speaks with the cluster, once it is seen to be protected and nobody else's."""
     address = _address(url)
     if shards < 1:
-        raise ParameterError(f"--shards is {shards}: it is at least 1")
+        raise ParameterError(f"--shards is {shards}: choose 1 or more")
     if not insecure:
         check_protected(os.environ)
     actors = _actors()
@@ -137,8 +143,9 @@ def _check_own(actors: ModuleType, url: str, authority: bytes) -> None:
     others = foreign(actors.namespaces(), namespace_of(authority))
     if others:
         raise ParameterError(
-            f"--engine: the cluster at {url} belongs to another server ({others[0]}). "
-            "The two servers never share one: name your own, or start it anew"
+            f"--engine: the cluster at {url} already works for another server ({others[0]}), and "
+            "the two servers never share a cluster: pass the address of another cluster, or "
+            "start the cluster again"
         )
 
 
@@ -147,7 +154,7 @@ def _address(url: str) -> str:
     scheme, _, rest = url.partition("://")
     host, _, port = rest.rpartition(":")
     if scheme not in SCHEMES or not host or not port.isdecimal():
-        raise ParameterError(f"--engine {url!r}: it is ray://HOST:PORT or ray-node://HOST:PORT")
+        raise ParameterError(f"--engine is {url!r}: pass ray://HOST:PORT or ray-node://HOST:PORT")
     return url if scheme == "ray" else rest
 
 
@@ -163,6 +170,6 @@ def _actors() -> ModuleType:
         from torchfsl.integrations.ray import actors
     except ImportError as error:
         raise ParameterError(
-            f"--engine needs the extra ray ({error}): pip install 'torchfsl[ray]'"
+            f"--engine needs the package ray ({error}): pip install 'torchfsl[ray]'"
         ) from error
     return actors

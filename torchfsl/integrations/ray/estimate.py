@@ -110,7 +110,8 @@ def estimate_shards(
     count = plan.max_clients if clients is None else check_number("clients", clients)
     if not 1 <= count <= plan.max_clients or check_number("shards", shards) < 1:
         raise ParameterError(
-            f"clients is {count}, of at most {plan.max_clients}, and shards {shards}: at least 1"
+            f"clients is {count} and shards is {shards}: choose 1 to {plan.max_clients} clients "
+            "and 1 shard or more"
         )
     rates = measured_rates() if rates is None else rates
     cuts = [cuts_of(plan, number, shards) for number in range(shards)]

@@ -144,7 +144,10 @@ class FrontSums:
             due = lost
             if not due:
                 return
-        raise EngineLost(f"shards were lost {ATTEMPTS} times while sums were gathered")
+        raise EngineLost(
+            f"the cluster lost shards {ATTEMPTS} times while the server added their sums: see the "
+            "logs of Ray"
+        )
 
     def dense(self, segment: TreeSegment) -> Bytes:
         """The share of a dense segment, without noise, as bytes in index order."""
@@ -224,7 +227,10 @@ class FrontSums:
                     self._replay(shard, held)
             if not behind:
                 return
-        raise EngineLost(f"shards were lost {ATTEMPTS} times while windows were sent again")
+        raise EngineLost(
+            f"the cluster lost shards {ATTEMPTS} times while the server sent its reports again: "
+            "see the logs of Ray"
+        )
 
     def _replay(self, shard: int, held: Windows) -> None:
         grid = self._shards.grid
@@ -340,7 +346,10 @@ class FrontTables:
                 by_client = zip(*(by_shard[shard] for shard in sorted(by_shard)), strict=True)
                 return ([_joined(s, parts) for s in self._plan.retrieving] for parts in by_client)
             self._lay_out(epoch, rows, model, set(got) - set(by_shard))
-        raise EngineLost(f"shards were lost {ATTEMPTS} times while clients were answered")
+        raise EngineLost(
+            f"the cluster lost shards {ATTEMPTS} times while the server answered clients: see the "
+            "logs of Ray"
+        )
 
     def _lay_out(
         self, epoch: int, model_rows: bytes, model: ServerModel, shards: Iterable[int]

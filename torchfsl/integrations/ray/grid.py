@@ -167,15 +167,17 @@ class Shards:
             try:
                 return self.grid.get(self.grid.send(shard, method, *arguments))
             except ShardLost as error:
-                log.warning("shard %d was lost in %s: %s", shard, method, error)
-        raise EngineLost(f"shard {shard} was lost {ATTEMPTS} times in {method}: see the engine")
+                log.warning("the cluster lost shard %d in %s: %s", shard, method, error)
+        raise EngineLost(
+            f"the cluster lost shard {shard} {ATTEMPTS} times in {method}: see the logs of Ray"
+        )
 
     def got(self, sent: object) -> Any:
         """The result of a call, or None if its shard was lost."""
         try:
             return self.grid.get(sent)
         except ShardLost as error:
-            log.warning("a shard was lost: %s", error)
+            log.warning("the cluster lost a shard: %s", error)
             return None
 
     def tell(self, method: str, *arguments: object) -> None:
@@ -188,5 +190,5 @@ class Shards:
         try:
             whither.set_result(self._open_grid(self._plan, self._party))
         except BaseException as error:  # whoever asks for the shards is told
-            log.warning("shards do not start: %s", error)
+            log.warning("the cluster cannot start the shards: %s", error)
             whither.set_exception(error)
