@@ -186,8 +186,8 @@ def test_copies_and_state_dicts_carry_everything_but_what_is_taken() -> None:
 
 @pytest.mark.parametrize(
     ("taken", "message"),
-    [([[0], [1]], "3 hidden"), ([[0], [], [1]], "one or more"), ([[0], [4], [1]], "of 4"),
-     ([[0], [1, 1], [1]], "distinct"), ([[-1], [1], [1]], "of 4")],
+    [([[0], [1]], "3 lists"), ([[0], [], [1]], "one or more"), ([[0], [4], [1]], "from 0 to 3"),
+     ([[0], [1, 1], [1]], "distinct"), ([[-1], [1], [1]], "from 0 to 3")],
 )  # fmt: skip
 def test_shards_that_are_not_there_are_refused(taken: list[list[int]], message: str) -> None:
     net = tiny()
