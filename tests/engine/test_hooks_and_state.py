@@ -67,7 +67,7 @@ def test_tables_may_be_chosen_by_name() -> None:
     assert list(segments.exchange.segment_tensors) == ["rows3", "rest"]
     with pytest.raises(ParameterError, match=r"top\.weight, which is not the weight of an nn\.Emb"):
         Hooks(model, sgd(model), Settings(rows=Rows(tables=("top.weight",))))
-    with pytest.raises(ParameterError, match="nothing, which is no parameter"):
+    with pytest.raises(ParameterError, match="nothing, which is not a parameter"):
         Hooks(model, sgd(model), Settings(rows=Rows(choose=Fixed({"nothing": [1]}))))
 
 
@@ -147,7 +147,7 @@ def test_a_table_tied_to_another_layer_is_explained() -> None:
 def test_a_parameter_outside_the_model_is_refused() -> None:
     model = Recommender()
     extra = nn.Parameter(torch.zeros(3))
-    with pytest.raises(ParameterError, match=r"group 0 of SGD trains a tensor of shape \(3,\)"):
+    with pytest.raises(ParameterError, match=r"group 0 of SGD has a tensor of shape \(3,\)"):
         Hooks(model, torch.optim.SGD([*model.parameters(), extra], lr=0.1))
 
 
@@ -594,7 +594,7 @@ def test_not_finite_training_is_refused_by_name() -> None:
             r"user\.weight \(segment 'rows4'\): the update has NaN",
         ),
         ("user.weight", "Adam", "exp_avg_sq", (29, 0), r"user\.weight: the .* 'exp_avg_sq' is NaN"),
-        ("item.weight", "Adagrad", "sum", (49, 0), r"item\.weight: the optimizer's state 'sum' is"),
+        ("item.weight", "Adagrad", "sum", (49, 0), r"item\.weight: the optimizer state 'sum' is"),
         ("top.bias", "Adam", "exp_avg", (0,), r"top\.bias \(segment 'rest'\): the update has NaN"),
     ],
 )
@@ -649,7 +649,7 @@ def test_fixed_rows_must_name_existing_rows_of_a_table() -> None:
     model = Recommender()
     with pytest.raises(
         ParameterError,
-        match=r"item\.weight: a row id of Fixed is out of range: pass ids from 0 to 49",
+        match=r"item\.weight: row id 50 of Fixed is out of range: pass ids from 0 to 49",
     ):
         Hooks(model, sgd(model), Settings(rows=Rows(choose=Fixed({"item.weight": [50]}))))
     with pytest.raises(ParameterError, match="mapping from table names to row ids"):

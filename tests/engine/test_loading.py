@@ -114,7 +114,7 @@ def tables_of(model: nn.Module) -> list[Table]:
 def test_a_tied_table_is_named_by_its_first_name_alone() -> None:
     tables = tables_of(Tied())
     for name in ("b", "b.weight"):
-        with pytest.raises(ParameterError, match=rf"names '{name}', .* with 'a\.weight': pass"):
+        with pytest.raises(ParameterError, match=rf"rows= has '{name}', .* with 'a\.weight': pass"):
             by_table({name: [1]}, tables, [])
     with pytest.raises(
         ParameterError, match=r"has 'c', which is not a table: choose from \['a\.weight'\]"

@@ -246,5 +246,7 @@ def test_tables_may_be_named_by_their_module() -> None:
     assert hooks.update(plan)["rows4"].indices.tolist() == [3, 4, 51]
     hooks.remove()
     hooks = Hooks(model, optimizer)
-    with pytest.raises(ParameterError, match=r"no budget of user, which shares segment 'rows4'"):
+    with pytest.raises(
+        ParameterError, match=r"rows_per_client lacks user, which shares segment 'rows4'"
+    ):
         plan_of(hooks, max_clients=2, rows_per_client={"item": 3})

@@ -114,7 +114,7 @@ CASES: list[tuple[str, Callable[[], Any], str, str, str]] = [
     ("fixed name", lambda: attach(Rows(choose=Fixed({"nope": [1]}))),
      "nope", "not a parameter of the model", "the trained tables "),
     ("fixed range", lambda: attach(Rows(choose=Fixed({"item.weight": [99]}))),
-     "item.weight", "row id of Fixed", "from 0 to 49"),
+     "item.weight", "row id 99 of Fixed", "from 0 to 49"),
     ("fixed list", lambda: attach(Rows(choose=Fixed([1]))),
      "item.weight", "Fixed expects", "mapping from table names to row ids"),
     ("budget", budget, "item.weight", "no limit on the rows", "rows_per_client="),

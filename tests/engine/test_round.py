@@ -511,7 +511,9 @@ def test_a_block_without_a_step_warns_at_the_line_of_the_block() -> None:
     task = Task()
     link = task.begin()
     with (
-        pytest.warns(UserWarning, match=r"no step\(\) of Federated's optimizer ran") as caught,
+        pytest.warns(
+            UserWarning, match=r"no optimizer of torchfsl\.Federated took a step"
+        ) as caught,
         Round(task.hooks[0], task.client(link, 0), rows={"item": [1]}),
     ):
         pass

@@ -299,13 +299,13 @@ def test_a_block_that_trains_another_model_is_told_so() -> None:
         other().sum().backward()
         optimizer.step()
 
-    with pytest.warns(UserWarning, match=r"no step\(\) of Federated's optimizer ran"):
+    with pytest.warns(UserWarning, match=r"no optimizer of torchfsl\.Federated took a step"):
         setting.round(work=elsewhere)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         setting.round(client=1)
         # its report is there
-        with pytest.raises(UserWarning, match=r"no step\(\) of Federated's optimizer ran"):
+        with pytest.raises(UserWarning, match=r"no optimizer of torchfsl\.Federated took a step"):
             setting.round(client=2, work=elsewhere)
     assert finish_round(setting.servers).clients == (0, 1, 2)
 

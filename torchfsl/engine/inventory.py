@@ -330,7 +330,8 @@ def _fixed_tables(fixed: Fixed, tables: list[Table]) -> list[str]:
         ids, last = fixed.ids(table.name), table.num_rows
         if ids.numel() and int(ids[-1]) >= last:
             raise ParameterError(
-                f"{table.name}: Fixed ids must lie in [0, {last}), got {int(ids[-1])}"
+                f"{table.name}: row id {int(ids[-1])} of Fixed is out of range: pass ids from 0 to "
+                f"{last - 1}"
             )
     return names
 

@@ -319,7 +319,9 @@ class Fixed:
         """
         ids = self.ids()
         if ids.numel() == 0 or int(ids[-1]) >= m:
-            raise ParameterError(f"Fixed positions must lie in [0, {m}), got {ids[-1:].tolist()}")
+            raise ParameterError(
+                f"positions {ids[-1:].tolist()} of Fixed: pass one or more, from 0 to {m - 1}"
+            )
         return ids.numel()
 
     def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:

@@ -142,7 +142,7 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     files = _tls_files(given)
     for name in ("min-clients", "max-fetches", "shards"):
         if given.get(name, 1) < 1:
-            raise ParameterError(f"--{name} is {given[name]}: it is at least 1")
+            raise ParameterError(f"--{name} is {given[name]}: choose 1 or more")
     node = _section(NodeSettings, storage, "storage")
     if given.get("replace", "nobody") not in REPLACING:
         choices = " or ".join(map(repr, REPLACING))

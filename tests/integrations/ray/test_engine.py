@@ -58,9 +58,9 @@ def test_a_cluster_with_token_and_tls_is_used(protected: dict[str, str]) -> None
         ("RAY_AUTH_MODE", "", "RAY_AUTH_MODE is not token"),
         ("RAY_AUTH_MODE", "disabled", "RAY_AUTH_MODE is not token"),
         ("RAY_USE_TLS", "0", "RAY_USE_TLS is not 1"),
-        ("RAY_TLS_SERVER_CERT", "", "RAY_TLS_SERVER_CERT names no file"),
-        ("RAY_TLS_SERVER_KEY", "/nowhere", "RAY_TLS_SERVER_KEY names no file"),
-        ("RAY_TLS_CA_CERT", "/nowhere", "RAY_TLS_CA_CERT names no file"),
+        ("RAY_TLS_SERVER_CERT", "", "RAY_TLS_SERVER_CERT is not the path of a file"),
+        ("RAY_TLS_SERVER_KEY", "/nowhere", "RAY_TLS_SERVER_KEY is not the path of a file"),
+        ("RAY_TLS_CA_CERT", "/nowhere", "RAY_TLS_CA_CERT is not the path of a file"),
         ("RAY_AUTH_TOKEN", "", "Ray has no token"),
     ],
 )
