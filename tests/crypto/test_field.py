@@ -27,7 +27,7 @@ def test_signed_integers_come_back(values: list[int]) -> None:
 
 @pytest.mark.parametrize("value", [field.CAPACITY + 1, -field.CAPACITY - 1, 2**63 - 1, -(2**63)])
 def test_what_the_field_cannot_tell_apart_is_refused(value: int) -> None:
-    with pytest.raises(ParameterError, match="capacity"):
+    with pytest.raises(ParameterError, match="exceeds the field's limit"):
         field.encode(np.array([0, value], dtype=np.int64))
 
 
