@@ -32,7 +32,7 @@ def load(file: Path, name: str) -> ModuleType:
     """The extension in `file`; both builds lie in one process under names of their own."""
     spec = importlib.util.spec_from_file_location(f"{name}._native", file.resolve())
     if spec is None or spec.loader is None:
-        sys.exit(f"{file} is no extension module: name a file _native*.so")
+        sys.exit(f"{file} is not an extension module: pass the path of a file _native*.so")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

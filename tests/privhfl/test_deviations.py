@@ -205,7 +205,7 @@ def test_a_question_that_fails_leaves_nothing_open(has_samples: bool) -> None:
     querying._querying(0)
     if not has_samples:  # as after load_quantised; the ring refuses when all is dealt
         querying._largest.clear()
-    with pytest.raises(ParameterError, match="an image has a value of|a value exceeds"):
+    with pytest.raises(ParameterError, match=r"an image has a value of|a value exceeds"):
         querying.ask(0, [1, 2], images(2) * 1e9)
     assert not querying.server._sums
     assert not querying.answering[1]._waiting

@@ -40,18 +40,18 @@ def querying() -> Querying:
 @pytest.mark.parametrize(
     ("ask", "code", "words"),
     [
-        (lambda q: q.ask(1, [2, 9], pictures()), "unknown-client", "got 9"),
-        (lambda q: q.ask(9, [2, 3], pictures()), "unknown-client", "got 9"),
-        (lambda q: q.ask(1, [1, 2], pictures()), "client-limits", "leave it out"),
+        (lambda q: q.ask(1, [2, 9], pictures()), "unknown-client", "client is 9"),
+        (lambda q: q.ask(9, [2, 3], pictures()), "unknown-client", "client is 9"),
+        (lambda q: q.ask(1, [1, 2], pictures()), "client-limits", "remove client 1"),
         (lambda q: q.ask(1, [2, 4], pictures()), "weights-missing", r"clients \[4\]"),
         (lambda q: q.ask(1, [2, 3], pictures()[:0]), "wrong-shape", r"shape \(0, 1, 4, 4\)"),
         (lambda q: q.ask(1, [2, 3], pictures()[0]), "wrong-shape", r"\[M, C, H, W\]"),
         (lambda q: q.ask(1, [2, 3], [[1.0]]), "wrong-type", "of type list"),
         (lambda q: q.ask(1, [2, 3], pictures(), 1 << 16), "out-of-range", "iteration is 65536"),
-        (lambda q: q.load(9, small(), pictures()), "unknown-client", "got 9"),
+        (lambda q: q.load(9, small(), pictures()), "unknown-client", "client is 9"),
         (lambda q: q.load(1, small(), pictures()[0]), "wrong-shape", "samples have shape"),
-        (lambda q: q.plan.phase_bytes(9), "unknown-client", "got 9"),
-        (lambda q: q.plan.steps(9), "unknown-client", "got 9"),
+        (lambda q: q.plan.phase_bytes(9), "unknown-client", "client is 9"),
+        (lambda q: q.plan.steps(9), "unknown-client", "client is 9"),
     ],
 )
 def test_each_cause_has_a_message_of_its_own(
