@@ -196,7 +196,7 @@ def test_batches_with_labels_as_a_data_loader_gives_them() -> None:
         fed.rows_of(iter([words]))
     with pytest.raises(ParameterError, match="call=lambda"):
         fed.rows_of([{"words": words}])
-    with pytest.raises(ParameterError, match=r"looked up with a ndarray: .*torch\.from_numpy"):
+    with pytest.raises(ParameterError, match=r"looks up .* with a ndarray, .*torch\.from_numpy"):
         fed.rows_of([words.numpy()])
 
 

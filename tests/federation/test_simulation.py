@@ -101,7 +101,7 @@ def test_a_dry_pass_finds_the_rows_and_changes_nothing() -> None:
     called = fed.rows_of(DATA[3], call=lambda m, b: m(b[0], b[1]))
     for other in (fed.rows_of(keyed), called, fed.rows_of(DATA[3])):  # the last one with labels
         assert all(torch.equal(other[name], found[name]) for name in found)
-    with pytest.raises(ParameterError, match=r"Model does not take the batch.*call=lambda"):
+    with pytest.raises(ParameterError, match=r"Model failed on a batch.*call=lambda"):
         fed.rows_of([user for user, _ in batches])
     fed.hooks.begin_round()
     with pytest.raises(ProtocolError, match="a round is open"):
@@ -120,7 +120,9 @@ def test_budgets_may_be_named_by_table_and_come_from_quantiles() -> None:
     by_table = {"items": 16, "users.weight": 1, "bias": 16}
     plan = fed.make_plan(rows_per_client=by_table)
     assert {s.name: s.k_max for s in plan.segments}["rows4"] == 17
-    with pytest.raises(ParameterError, match=r"no budget of users, which shares segment 'rows4'"):
+    with pytest.raises(
+        ParameterError, match=r"rows_per_client lacks users, which shares segment 'rows4'"
+    ):
         fed.make_plan(rows_per_client={"items": 16, "bias": 1})
     with pytest.raises(ParameterError, match=r"names \['word'\].*the segments .*items\.weight"):
         fed.make_plan(rows_per_client={**by_table, "word": 1})
@@ -286,9 +288,7 @@ def test_what_goes_wrong_names_the_client_and_settings_are_checked() -> None:
 
     with pytest.raises(KeyError) as info:
         torchfsl.simulate(fed, DATA, fail, rows=rows_of, rounds=1)
-    assert any(
-        "client 0 could not send its update of round 0" in note for note in info.value.__notes__
-    )
+    assert any("This was client 0 in round 0" in note for note in info.value.__notes__)
     for options, message in [
         ({"clients_per_round": 7}, r"clients_per_round is 7 and there are 6 clients"),
         ({"rounds": 0}, "at least 1"),
@@ -383,9 +383,7 @@ def test_what_train_or_evaluate_return_is_a_number(given: Any) -> None:
         torchfsl.simulate(
             fed, DATA, lambda batches: (train(batches), given)[1], rows=rows_of, rounds=1
         )
-    assert any(
-        "client 0 could not send its update of round 0" in note for note in info.value.__notes__
-    )
+    assert any("This was client 0 in round 0" in note for note in info.value.__notes__)
     value = {"auc": given} if isinstance(given, dict) else given
     for evaluation in ("evaluate", "evaluate_client"):
         with pytest.raises(ParameterError, match=rf"{evaluation}\(\) returns: .* got {kind}"):
@@ -458,7 +456,7 @@ def test_warnings_name_the_line_of_the_user() -> None:
     options: Any = {"rounds": 1, "rows": rows_of, "progress": False}
     with pytest.warns(UserWarning, match="weight= changes the average") as caught:
         torchfsl.simulate(fed, DATA, train, weight=lambda data: 1, **options)
-    with pytest.warns(UserWarning, match="is in another Federated") as again:
+    with pytest.warns(UserWarning, match="is already in another Federated") as again:
         torchfsl.Federated(fed.model, fed.hooks.optimizers)
     assert {one.filename for one in [*caught, *again]} == {__file__}
 

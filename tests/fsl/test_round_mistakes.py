@@ -239,9 +239,13 @@ def test_a_number_that_is_none_is_named_before_the_open_round() -> None:
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_holders_of_secrets_are_neither_pickled_nor_copied(take: Any) -> None:
     servers = make_servers(mixed_plan())
-    with pytest.raises(TypeError, match=r"Client holds one-time secrets.* make Client\(plan, servers"):
+    with pytest.raises(
+        TypeError, match=r"Client holds one-time secrets.* make Client\(plan, servers"
+    ):
         take(Client(servers[0].plan, servers, client_id=0))
-    with pytest.raises(TypeError, match=r"Server holds one-time secrets.* make Server\(party, plan"):
+    with pytest.raises(
+        TypeError, match=r"Server holds one-time secrets.* make Server\(party, plan"
+    ):
         take(servers[0])
 
 

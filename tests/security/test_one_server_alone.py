@@ -141,7 +141,7 @@ def test_reports_of_an_earlier_round_do_not_make_up_the_number() -> None:
                 refused += 1
     assert refused >= 4
     honest.close_round()
-    with pytest.raises(ProtocolError, match="1 acceptable"):
+    with pytest.raises(ProtocolError, match="acceptable reports: 1"):
         honest.agree(malicious.close_round())
 
 

@@ -198,7 +198,7 @@ def test_aggregator_refuses_malformed_and_replayed_updates() -> None:
     with pytest.raises(RejectedSubmission, match="two different"):
         Client(plan, link, client_id=1).start_round(0).submit(random_update(plan, 1))
     Client(plan, link, client_id=2).start_round(0).submit(random_update(plan, 2))
-    with pytest.raises(RejectedSubmission, match="full"):
+    with pytest.raises(RejectedSubmission, match="maximum of 2 clients"):
         Client(plan, link, client_id=3).start_round(0).submit(random_update(plan, 3))
     aggregator.abandon_round()
     aggregator.open_round(1)
@@ -282,7 +282,7 @@ def test_servers_refuse_what_the_other_one_has_not_signed() -> None:
     forged = bytearray(question)
     forged[wire.HEADER_BYTES + 32] ^= 1
     for message in (bytes(forged), wire.encode(plan, Kind.SUM, 0, 0, *parts, signing=stranger)):
-        with pytest.raises(RejectedSubmission, match="signature of the receipt is not from"):
+        with pytest.raises(RejectedSubmission, match="signature is not from"):
             key_holder.open(message)
     assert key_holder.last_round == -1  # a stranger spends no round
     answer = key_holder.open(question)
@@ -311,7 +311,7 @@ def test_renewed_servers_go_on_and_take_nothing_of_the_old_plan() -> None:
     assert fresh.plan.draft == plan.draft
     assert fresh.plan.public_key != plan.public_key
     assert fresh.model is aggregator.model
-    with pytest.raises(ProtocolError, match="not above round 5"):
+    with pytest.raises(ProtocolError, match="above the last one, 5"):
         fresh.open_round(5)
     fresh.open_round(6)
     with pytest.raises(DecodeError, match="another plan"):

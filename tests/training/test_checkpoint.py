@@ -174,7 +174,7 @@ def test_a_half_written_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
 def test_other_settings_are_not_resumed(tmp_path: Path) -> None:
     config = dataclasses.replace(six_rounds("din", "plain"), rounds=1)
     run(config, tmp_path / "run")
-    with pytest.raises(ConfigError, match="seed = 3, now it is 4"):
+    with pytest.raises(ConfigError, match="seed = 3, and now seed is 4"):
         run(dataclasses.replace(config, seed=4), tmp_path / "run", resume=True)
     with pytest.raises(ConfigError, match="--resume"):
         run(config, tmp_path / "run")

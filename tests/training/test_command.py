@@ -85,15 +85,15 @@ def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> No
         ("nonsense = 1", "unknown setting nonsense"),
         ("[local]\nspeed = 1", "unknown setting local.speed"),
         ("local = 3", "is a section"),
-        ("rounds = 'many'", "must be a whole number, without quotes"),
-        ("rounds = true", "must be a whole number"),
+        ("rounds = 'many'", "expected a whole number, without quotes"),
+        ("rounds = true", "expected a whole number"),
         ("rounds = 0", "choose 1 or more"),
         (
             '[encoding]\nring_bits = "32"',
             "encoding.ring_bits is '32', expected a whole number, w",
         ),
         ("[encoding]\nrest_clips = {a = 1}", 'expected a list: write ["one", "two"]'),
-        ("workers = 500", "workers is 500, clients_per_round"),
+        ("workers = 500", "workers is 500, more than clients_per_round"),
         (
             "[encoding]\nrest_ring_bits = 16\n[fsl]\nl2_norm = 1.0",
             "fsl.l2_norm needs one unit for all segments, and encoding.rest_ring_bits gives",

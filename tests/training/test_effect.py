@@ -126,10 +126,10 @@ def test_what_a_run_never_reads_is_refused_or_named(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["din", "--tls", "certs"], "tls has no effect in this run: it is for --servers"),
+        (["din", "--tls", "certs"], "tls has no effect in this run, because it is for --servers"),
         (["din", "--aggregation", "plain", "--servers", "a,b", "--tls", "c"], "servers has no"),
         (["mlp-mnist-widths", "--aggregation", "sesa", "--above-break-even", "dense"],
-         "--above-break-even has no effect under sesa: it is for fsl and plain"),
+         "--above-break-even has no effect under sesa, because it is for fsl and plain"),
     ],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused(arguments: list[str], why: str) -> None:
@@ -140,12 +140,16 @@ def test_an_option_without_effect_is_refused(arguments: list[str], why: str) -> 
 @pytest.mark.parametrize(
     ("name", "toml", "why"),
     [
-        ("din", "[local]\nepochs = 2", "local.epochs has no effect in this run: .* a user is one"),
+        ("din", "[local]\nepochs = 2", "local.epochs has no effect in this run, .* a user is one"),
         ("din", "[local]\nproximal = 0.1", "local.proximal has no effect .*several steps"),
         ("din", '[local]\noptimizer = "sgd"\nproximal = 0.1', "local.proximal .*several steps"),
         ("cnn-mnist", "[local]\nsteps = 1\nproximal = 0.1", "local.proximal .*several steps"),
         ("din", "[local]\nlr = 0.5", "local.lr has no effect .*optimizer"),
-        ("din", "[images]\ncrop = 2", "images has no effect in this run: it is for presets of"),
+        (
+            "din",
+            "[images]\ncrop = 2",
+            "images has no effect in this run, because it is for presets of",
+        ),
         ("textcnn", "[rest]\nblock = 8", "rest.block has no effect .*policy"),
         ("cnn-mnist", "[partition]\nalpha = 0.1", "partition.alpha has no effect .*dirichlet"),
     ],
@@ -176,7 +180,7 @@ def test_fewer_bytes_that_an_aggregation_cannot_give_are_refused_wherever_they_s
     name = "mlp-mnist-widths" if aggregation == "sesa" else "din"
     options = [name, "--config", str(tmp_path / "own.toml"), "--aggregation"]
     setting = line.split(" = ")[0]
-    why = f"encoding.{setting} has no effect under {aggregation}: it is for --aggregation plain"
+    why = f"encoding.{setting} has no effect under {aggregation}, because it is for --agg"
     with pytest.raises(ConfigError, match=why):
         config_from(make_parser().parse_args([*options, aggregation]))
     if name == "din":

@@ -97,7 +97,7 @@ def test_a_file_is_replaced_on_demand_only(
 def test_what_cannot_be_exported_is_told_with_the_remedy(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "expected a folder of a run of python -m training, got nowhere" in refused(
+    assert "expected the folder of a run of python -m training, got nowhere" in refused(
         capsys, "nowhere", "--torch", "a.pt"
     )
     (folder / "seeds" / "seed-0").mkdir(parents=True)
@@ -107,7 +107,7 @@ def test_what_cannot_be_exported_is_told_with_the_remedy(
     (folder / "seeds" / "config.json").write_text("[]")
     assert "expected the folder of a run" in refused(capsys, "seeds", "--torch", "a.pt")
     run(folder, "changes")
-    assert "the folder absent does not exist: make it" in refused(
+    assert "the folder absent does not exist: create the folder" in refused(
         capsys, "changes", "--torch", "absent/a.pt"
     )
     settings = json.loads((folder / "changes" / "config.json").read_text())

@@ -87,7 +87,7 @@ def test_a_name_that_leads_nowhere_is_told_with_the_remedy(
     )
     write(folder, "empty_one", "")
     assert "no class or function 'T'" in complaint(capsys, "own", "--task", "empty_one:T")
-    assert "preset own, not din" in complaint(capsys, "din", "--task", "empty_one:T")
+    assert "only for the preset own" in complaint(capsys, "din", "--task", "empty_one:T")
 
 
 def test_an_incomplete_task_is_told_what_it_lacks(
@@ -102,7 +102,7 @@ def test_an_incomplete_task_is_told_what_it_lacks(
     listed = re.sub(r"return torch.nn.Sequential.*", "return [1, 2]", MODULE)
     write(folder, "list_one", listed)
     said = complaint(capsys, "own", "--task", "list_one:Taste")
-    assert "build_model returns a list" in said
+    assert "build_model returned a list" in said
 
 
 def test_a_budget_by_table_is_taken_and_one_that_is_none_is_told(
@@ -201,7 +201,7 @@ class Small(Task):
 ODD = {
     "def evaluate(self, model): return None": "figures of a task are None: return a dict",
     "def evaluate(self, model): return {'accuracy': 'good'}": "return a dict from names to numbers",
-    "def evaluate(self, model): return {'acc': 1}": "is 'accuracy', and its evaluate() returns",
+    "def evaluate(self, model): return {'acc': 1}": r"is 'accuracy', and its evaluate\(\) returns",
     "def evaluate(self, model): return {'accuracy': 1, 'round': 7, 'exact': 0}":
         "figures named exact, round, which are columns of metrics.jsonl",
     "def build_model(self): return torch.nn.Linear(2, 2).bfloat16()":

@@ -165,10 +165,19 @@ def test_a_function_of_the_task_makes_the_optimizer_with_groups_of_its_own(folde
         ("adamw", r"local.optimizer is 'adamw': choose .*\(.*AdamW.*\), or MODULE:NAME"),
         ("Optimizer", "local.optimizer is 'Optimizer': choose"),
         ("lr_scheduler", "local.optimizer is 'lr_scheduler': choose"),
-        ("odd_names:absent", "local.optimizer odd_names:absent: odd_names has no class or funct"),
-        ("nowhere_at_all:make", "local.optimizer nowhere_at_all:make: there is no module"),
+        (
+            "odd_names:absent",
+            "local.optimizer is odd_names:absent, and odd_names has no class or funct",
+        ),
+        (
+            "nowhere_at_all:make",
+            "local.optimizer is nowhere_at_all:make, and Python finds no module",
+        ),
         (":make", "local.optimizer is ':make', expected MODULE:NAME"),
-        ("odd_names:many", "local.optimizer odd_names:many returned a list: let it return one"),
+        (
+            "odd_names:many",
+            "local.optimizer odd_names:many returned a list, expected a torch.optim",
+        ),
     ],
 )
 def test_an_optimizer_that_is_none_is_told(optimizer: str, message: str, folder: Path) -> None:
@@ -183,7 +192,7 @@ def test_a_weight_decay_is_passed_on_or_refused() -> None:
     decayed = make_optimizer(model, Local(optimizer="AdamW", weight_decay=0.25))
     assert decayed.param_groups[0]["weight_decay"] == 0.25
     assert make_optimizer(model, Local(optimizer="AdamW")).param_groups[0]["weight_decay"] == 0
-    with pytest.raises(ConfigError, match=r"Rprop does not take .*weight_decay"):
+    with pytest.raises(ConfigError, match=r"Rprop does not accept .*weight_decay"):
         make_optimizer(model, Local(optimizer="Rprop", weight_decay=0.25))
 
 

@@ -424,7 +424,7 @@ def test_shared_baselines_are_those_of_an_own_run(tmp_path: Path) -> None:
         assert found["model_sha256"] == own["model_sha256"]
     assert not (tmp_path / "first" / "iteration-0").exists()
     other = dataclasses.replace(SMALL, private=20)
-    with pytest.raises(ConfigError, match="private = 30, now it is 20"):
+    with pytest.raises(ConfigError, match="private = 30, and now private is 20"):
         experiment.run_experiment(other, tmp_path / "third", say=quiet, baselines=shared)
 
 
@@ -432,7 +432,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     run(tmp_path)
     with pytest.raises(ConfigError, match="add --resume"):
         run(tmp_path)
-    with pytest.raises(ConfigError, match="queries = 40, now it is 50"):
+    with pytest.raises(ConfigError, match="queries = 40, and now queries is 50"):
         experiment.run_experiment(
             dataclasses.replace(SMALL, queries=50), tmp_path / "run", resume=True, say=quiet
         )

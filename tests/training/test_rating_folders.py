@@ -100,7 +100,7 @@ def test_atomic_files_without_times_are_in_order(tmp_path: Path) -> None:
             "each of 1 users has fewer than 3",
         ),
         ("a.inter", "user_id:token\trating:float\n1\t2\n", "lacks item_id:token"),
-        ("a.inter", "user_id:token\titem_id:token\n1\n", r"a\.inter, line 2: 1 columns"),
+        ("a.inter", "user_id:token\titem_id:token\n1\n", r"a\.inter, line 2: found 1 columns"),
         ("a.inter", "user_id:token\titem_id:token\ttimestamp:float\n1\t2\tnow\n", "not a number"),
         ("other.txt", "", "a folder with"),
     ],
@@ -135,7 +135,10 @@ def test_times_under_a_name_that_is_not_read_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert sequences(load_folder(atomic(tmp_path, "when:float", [3, 2, 1]))) == [[0, 1, 2]]
-    assert "no column timestamp, so lines are in time order; not read: when:float" in caplog.text
+    assert (
+        "no column timestamp, so lines are taken in time order. Columns not read: when:float"
+        in caplog.text
+    )
 
 
 def test_nanoseconds_are_told_apart_or_refused(tmp_path: Path) -> None:
@@ -160,7 +163,7 @@ def test_two_columns_of_one_name_are_refused(head: str, said: str, tmp_path: Pat
     with pytest.raises(ValueError, match=said):
         load_folder(tmp_path)
     atomic(tmp_path, "timestamp:float\ttime:float", ["3\t1", "2\t2", "1\t3"])
-    with pytest.raises(ValueError, match="has the times timestamp:float, time:float"):
+    with pytest.raises(ValueError, match="has several time columns, timestamp:float, time:float"):
         load_folder(tmp_path)
 
 
@@ -181,7 +184,7 @@ def test_categories_are_those_of_the_column_named_so_and_the_log_names_it(
 def test_two_files_of_ratings_are_refused(tmp_path: Path) -> None:
     ml_1m(tmp_path)
     ml_latest(tmp_path)
-    with pytest.raises(ValueError, match=r"has ratings\.dat and ratings\.csv: leave one"):
+    with pytest.raises(ValueError, match=r"has ratings\.dat and ratings\.csv: keep one"):
         load_folder(tmp_path)
 
 

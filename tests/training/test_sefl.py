@@ -109,7 +109,11 @@ def test_the_guarantee_of_a_noisy_run_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "text"),
-    [({"noise": 1.0}, "set both"), ({"l2_norm": -1.0}, "0 or more"), ({"delta": 1.0}, "in")],
+    [
+        ({"noise": 1.0}, "set both"),
+        ({"l2_norm": -1.0}, "0 or more"),
+        ({"delta": 1.0}, "above 0 and below 1"),
+    ],
 )
 def test_settings_of_noise_that_guarantee_nothing_are_refused(
     settings: dict[str, float], text: str
@@ -136,7 +140,7 @@ def test_other_slots_are_refused() -> None:
 def test_a_norm_or_noise_that_no_unit_holds_is_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"expected 1 unit to 2\*\*62 units"):
         sefl_units(Sefl(**settings), 16)
-    with pytest.raises(ConfigError, match=r"sefl.l2_norm = 1e\+308 comes to"):
+    with pytest.raises(ConfigError, match=r"sefl.l2_norm = 1e\+308 is inf units"):
         sefl_units(Sefl(l2_norm=1e308, noise=0.0), 16)
     assert sefl_units(Sefl(), 16) == (0, 0)
     assert sefl_units(Sefl(l2_norm=2**-16, noise=1.0), 16) == (1, 1)

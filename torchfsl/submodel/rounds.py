@@ -41,7 +41,9 @@ def new_round_number(given: object, last_round: int) -> int:
     number = check_number("round_number", given)
     if number <= last_round:
         raise ProtocolError(
-            f"round {number} is not above {last_round}: opened once", code="round-number-used"
+            f"the round number is {number}, and each number is used once: choose a number above "
+            f"the last one, {last_round}",
+            code="round-number-used",
         )
     return number
 
