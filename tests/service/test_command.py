@@ -87,8 +87,8 @@ def test_a_servers_file_gives_its_floors_and_both_numbers_of_clients_hold(
         ("floors = 1", "[floors] is a section"),
         ("[floors]\nmin_cilents = 9", "[floors]: unknown floors"),
         ('[floors]\nmin_clients = "9"', "[floors]: floor min_clients is '9'"),
-        ("[storage]\nfloors = 9", "[storage] has the settings"),
-        ("[storage]\nmin_clients = 9", "[storage] has the settings"),
+        ("[storage]\nfloors = 9", "unknown setting floors in [storage]"),
+        ("[storage]\nmin_clients = 9", "unknown setting min_clients in [storage]"),
     ],
 )
 def test_floors_that_mean_nothing_stop_a_server_before_it_starts(
@@ -119,12 +119,17 @@ def test_floors_that_mean_nothing_stop_a_server_before_it_starts(
             "unknown setting or section min_clients in the file: did you mean min-clients?",
         ),
         ("[server]\nparty = 0", "unknown setting or section server in the file: choose among"),
-        ("[limits]\ncalls = 1.5", "calls = 1.5 in [limits]: it is a whole number"),
+        (
+            "[storage]\nreserve_byte = 1",
+            "unknown setting reserve_byte in [storage]: did you mean reserve_bytes?",
+        ),
+        ("storage = 1", "storage = 1: write it as a section, [storage]"),
+        ("[limits]\ncalls = 1.5", "calls = 1.5 in [limits]: write a whole number"),
         (
             "[limits]\ncalls = true",
-            "calls = True in [limits]: it is a positive number, without quotes or unit",
+            "calls = True in [limits]: write a positive number, without quotes or unit",
         ),
-        ('[storage]\nreserve_bytes = "1G"', "reserve_bytes = '1G' in [storage]: it is a positive"),
+        ('[storage]\nreserve_bytes = "1G"', "reserve_bytes = '1G' in [storage]: write a positive"),
         ('tls-cert = "a.pem"', "tls names a folder with all files: leave out tls-cert, or it"),
         ('log-level = "loud"', "log-level is 'loud': it is one of debug"),
     ],

@@ -31,7 +31,7 @@ def test_both_servers_answer_go_on_after_a_kill_and_stop_at_the_end(tmp_path: Pa
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     servers = LoopbackServers(tmp_path, config="[limits]\nnonsense = 1\n")
     with pytest.raises(
-        RuntimeError, match=r"server 1 did not start:.*\n?.*\[limits\] has the settings"
+        RuntimeError, match=r"server 1 did not start:.*\n?.*unknown setting nonsense in \[limits\]"
     ):
         servers.start(1)
 

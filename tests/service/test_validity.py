@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import socketserver
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -12,12 +14,12 @@ import pytest
 
 from tests.support.certificates import reissue
 from tests.support.network import HASTY, Pair, wait_until
-from torchfsl.errors import Error, ParameterError
+from torchfsl.errors import Error, NotReady, ParameterError
 from torchfsl.service import reporting
 from torchfsl.service.client.links import Link
 from torchfsl.service.net import trust
 from torchfsl.service.net.certificates import make_development_certificates
-from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.net.channels import TlsFiles, server_certificate
 from torchfsl.service.net.trust import Validity
 
 FILES = [
@@ -209,6 +211,22 @@ def test_a_handshake_that_fails_is_explained(pair: Pair, tmp_path: Path) -> None
     assert "a server does that refuses this certificate" in answer(pair, client)
     with pytest.raises(ParameterError, match=r"client-0\.pem has EXPIRED"):
         reporting.show_servers(pair.urls, client)
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"])
+def test_a_port_without_tls_is_explained(folder: Path, said: bytes) -> None:
+    class Plain(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(16)
+            self.request.sendall(said)
+
+    files = TlsFiles.in_folder(folder, "client-0")
+    with socketserver.TCPServer(("127.0.0.1", 0), Plain) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        url = f"https://127.0.0.1:{other.server_address[1]}"
+        with pytest.raises(NotReady, match="check host and port of this server's URL"):
+            server_certificate(url, 0, files)
+        other.shutdown()
 
 
 def test_a_wrong_key_in_place_is_logged_by_the_server_that_goes_on_with_the_old_one(

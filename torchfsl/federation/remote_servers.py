@@ -98,8 +98,8 @@ class RemoteServers(Closing):
         after = -1
         if self._is_over():
             log.warning(
-                "no round is left for client %d: the task has opened all that its plan allows, or "
-                "has all reports of this client",
+                "no round is left for client %d: the task has opened all rounds of its plan, or "
+                "has all reports of this client: start it again once a new task has begun",
                 self.client_id,
             )
         while not self._is_over():

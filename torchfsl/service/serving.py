@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import logging
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,9 +229,7 @@ def _read_given(
     kinds = {name: kind for name, _, kind, _ in _OPTIONS}
     unknown = set(given) - set(kinds)
     if unknown:
-        every = sorted({*kinds, "limits", "storage", "floors", "web"})
-        near = difflib.get_close_matches(min(unknown), every, 1)
-        hint = f"did you mean {near[0]}?" if near else f"choose among {', '.join(every)}"
+        hint = _nearest(min(unknown), sorted({*kinds, "limits", "storage", "floors", "web"}))
         raise ParameterError(f"unknown setting or section {min(unknown)} in the file: {hint}")
     for name, kind in kinds.items():
         option = getattr(options, name.replace("-", "_"))
@@ -298,18 +296,25 @@ def _floors(section: Mapping[str, Any], given: Mapping[str, Any]) -> ClientPolic
     return dataclasses.replace(floors, min_clients=least)
 
 
+def _nearest(unknown: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(unknown, known, 1)
+    return f"did you mean {near[0]}?" if near else f"choose among {', '.join(known)}"
+
+
 def _section(kind: type[Any], values: Any, name: str) -> Any:
     numbers = (field for field in dataclasses.fields(kind) if field.type in ("int", "float"))
     known = {field.name: field for field in numbers}
-    if not isinstance(values, dict) or not set(values) <= set(known):
-        raise ParameterError(f"[{name}] has the settings {sorted(known)} and no others")
+    if not isinstance(values, dict):
+        raise ParameterError(f"{name} = {values!r}: write it as a section, [{name}]")
+    for key in sorted(set(values) - set(known)):
+        raise ParameterError(f"unknown setting {key} in [{name}]: {_nearest(key, sorted(known))}")
     for key, value in values.items():
         if type(value) not in (int, float) or value <= 0:
             raise ParameterError(
-                f"{key} = {value!r} in [{name}]: it is a positive number, without quotes or unit"
+                f"{key} = {value!r} in [{name}]: write a positive number, without quotes or unit"
             )
         if known[key].type == "int" and type(value) is not int:
-            raise ParameterError(f"{key} = {value} in [{name}]: it is a whole number")
+            raise ParameterError(f"{key} = {value} in [{name}]: write a whole number")
     return kind(**values)
 
 

@@ -141,6 +141,8 @@ def _of_tls(details: str) -> str:
             "the connection was closed, as a server does that refuses this certificate: "
             "run `torchfsl doctor --tls DIR` on its folder"
         )
+    elif "UNEXPECTED_EOF" in details or "WRONG_VERSION" in details or "record layer" in details:
+        said = "the TLS handshake failed at its start: check host and port of this server's URL"
     else:
         return ""
     return f"{said} ({details})"

@@ -128,8 +128,8 @@ class Node:
             last, is_idle = self.server.last_round, self.server.state is RoundState.IDLE
             how = f"round {last} {'has ended' if is_idle else 'takes no messages'}"
             raise RejectedSubmission(
-                f"no round is open, {how if last >= 0 else 'none has begun'}: wait for the next "
-                "one, as `servers.rounds()` does, or start this client again",
+                f"no round is open, {how if last >= 0 else 'none has begun'}: start this client "
+                "again, it waits for the next round",
                 code="no-open-round",
             )
         return self.server
