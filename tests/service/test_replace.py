@@ -38,7 +38,7 @@ def test_without_consent_of_all_a_live_task_stays_at_both_servers(
         before = digests(pair), pair.owner.links.common_model()
         new = pair.owner.bind(pair._plan)
         state = make_state(new.plan)
-        said = r"model version 1: both operators write .* set_up\(..., replace=True\)"
+        said = r"model version 1: both operators write .* replace=True"
         with pytest.raises(ProtocolError, match=said):
             pair.owner.set_up(new, state)
         with pytest.raises(ProtocolError, match="its operator lets nobody replace it: write"):

@@ -14,10 +14,11 @@ import pytest
 
 from tests.support.certificates import reissue
 from tests.support.network import HASTY, Pair, wait_until
-from torchfsl.errors import Error, NotReady, ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.service import reporting
 from torchfsl.service.client.links import Link
 from torchfsl.service.net import trust
+from torchfsl.service.net.calls import NotReady
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles, server_certificate
 from torchfsl.service.net.trust import Validity

@@ -217,8 +217,8 @@ def not_replaced(party: int, version: int, consents: bool) -> str:
     A live task was restored that has opened no round since.
     """
     remedy = (
-        'both operators write replace = "owner" in their settings and send their servers SIGHUP '
-        "if it is not there yet. Then the coordinator starts with replace=True or --replace"
+        'both operators write replace = "owner" in their settings, if it is not there, and send '
+        "SIGHUP. Then the coordinator starts with replace=True or --replace"
     )
     if consents:
         remedy = (
