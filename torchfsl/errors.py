@@ -6,6 +6,7 @@ Codes do not: programs, tests and peers compare `error.code`.
 
 from __future__ import annotations
 
+import inspect
 import numbers
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -270,6 +271,32 @@ def expect_able(
     """
     if isinstance(given, type) or not all(hasattr(given, name) for name in methods):
         refuse(what, given, remedy, code)
+
+
+def expect_call(given: object, form: str) -> None:
+    """Refuse a function that cannot be called as `form` says; None is allowed.
+
+    Args:
+        given: the function.
+        form: the call, for example "rows(data)". It begins with the argument's name.
+
+    Raises:
+        ParameterError: it takes other arguments.
+    """
+    try:
+        takes = inspect.signature(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # None, or a builtin that does not say
+        return
+    name, _, taken = form.rstrip(")").partition("(")
+    names = taken.split(", ") if taken else []
+    try:
+        takes.bind(*names)
+    except TypeError as error:
+        raise ParameterError(
+            f"torchfsl calls {form}, and the function passed as {name}= does not fit ({error}): "
+            f"let it take {taken or 'no argument'}",
+            code="wrong-type",
+        ) from None
 
 
 def is_real(given: object) -> bool:

@@ -103,8 +103,12 @@ def _misfit(
 def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
     """The message about an argument that a function does not have: the nearest of those `known`."""
     known = sorted(known)
-    near = difflib.get_close_matches(name[:_LONGEST], known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; it takes {', '.join(known)}"
+    near = difflib.get_close_matches(name[:_LONGEST], known, 2)
+    hint = (
+        f"; did you mean {' or '.join(map(repr, near))}?"
+        if near
+        else f"; it takes {', '.join(known)}"
+    )
     return f"{function}() has no argument {name[:_LONGEST]!r}{hint}"
 
 

@@ -297,12 +297,46 @@ def test_what_goes_wrong_names_the_client_and_settings_are_checked() -> None:
     ]:
         with pytest.raises(ParameterError, match=message):
             run(**options)
-    with pytest.raises(ParameterError, match=r"clients_per_round is 6.*max_clients = 4"):
+    with pytest.raises(ParameterError, match=r"would have 6 clients.*max_clients = 4"):
         run(plan=planned(max_clients=4))
-    with pytest.raises(ParameterError, match=r"clients_per_round is 2.*min_clients = 3"):
+    with pytest.raises(ParameterError, match=r"would have 2 clients.*min_clients = 3"):
         run(plan=planned(min_clients=3), clients_per_round=2)
     with pytest.raises(ParameterError, match="a key of clients is 'a'"):
         torchfsl.simulate(fed, {"a": DATA[0]}, fail, rounds=1)  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("options", "form"),
+    [
+        ({"sampler": lambda number: [0, 1]}, r"sampler\(round_number, clients, generator\)"),
+        ({"evaluate": lambda model: 0.0}, r"evaluate\(\), .* let it take no argument"),
+        ({"evaluate_client": lambda: 0.0}, r"evaluate_client\(data\)"),
+        ({"weight": lambda: 1}, r"weight\(data\)"),
+    ],
+)
+def test_functions_with_other_arguments_are_refused_before_the_first_round(
+    options: dict[str, Any], form: str
+) -> None:
+    with pytest.raises(ParameterError, match=rf"torchfsl calls {form}"):
+        run(**options)
+
+
+def test_data_in_another_form_is_named_with_both_remedies() -> None:
+    _, fed, train = setup()
+    table: Any = {"user": torch.tensor([1]), "item": torch.tensor([2])}
+    for data, kind in ((table, "dict"), ([torch.zeros(3)], "list")):
+        with pytest.raises(ParameterError, match=rf"got {kind}: pass batches=.* or rows="):
+            torchfsl.simulate(fed, [data] * 2, train, rounds=1)
+
+
+def test_other_seeds_do_not_go_on_and_a_missing_weight_is_told() -> None:
+    first, _ = run(1)
+    with pytest.raises(ParameterError, match="seed is 9: pass seed=0"):
+        run(2, resume=first, seed=9)
+    _, fed, train = setup()
+    fed = torchfsl.Federated(fed.model, fed.hooks.optimizers, average="weight", max_weight=3)
+    with pytest.warns(UserWarning, match=r"without weight=, so every client counts 1"):
+        torchfsl.simulate(fed, DATA, train, rows=rows_of, rounds=1, progress=False)
 
 
 def test_an_interrupted_simulation_leaves_the_servers_model() -> None:
@@ -343,7 +377,7 @@ def test_a_simulation_that_cannot_be_is_refused_before_its_first_round() -> None
 @pytest.mark.parametrize("odd", [3, [(torch.zeros(2), 1)], [["user"]], {"user": [1]}])
 def test_data_of_clients_that_are_no_batches_are_told_how_to_name_them(odd: Any) -> None:
     _, fed, train = setup()
-    with pytest.raises(ParameterError, match=r"not a list of batches.*pass batches=, a function"):
+    with pytest.raises(ParameterError, match=r"to be a list of batches.*pass batches=, a function"):
         torchfsl.simulate(fed, [odd, odd], train, rounds=1)
     with pytest.raises((RuntimeError, TypeError, AttributeError, ValueError)) as info:
         torchfsl.simulate(fed, [odd, odd], train, batches=lambda data: data, rounds=1)

@@ -51,12 +51,17 @@ def checkpoint_of(resume: object, save: str | Path | None) -> Mapping[str, Any] 
 
 
 def keep(
-    result: SimulationResult, fed: Federated, servers: LocalServers, save: str | Path | None
+    result: SimulationResult,
+    fed: Federated,
+    servers: LocalServers,
+    seed: int,
+    save: str | Path | None,
 ) -> None:
     """Make the checkpoint, in which an interrupted round is to come; write it whole or not."""
     result.checkpoint = {
         "servers": servers.state_dict() | {"number": servers.closed},
         "federated": fed.state_dict(),
+        "seed": seed,
         "rounds": [dataclasses.asdict(one) for one in result.rounds],
     }
     if save is not None:
@@ -108,6 +113,16 @@ def take_plan(
         )
     if not fed.hooks.rounds and isinstance(own, Plan | None):
         fed.plan = Plan.from_json(text)
+
+
+def check_seed(checkpoint: Mapping[str, Any], seed: int) -> None:
+    """Refuse another seed, with which the next rounds would not be those of one run."""
+    kept = checkpoint.get("seed", seed)
+    if kept != seed:
+        raise ParameterError(
+            f"resume= has rounds with seed={kept}, and seed is {seed}: pass seed={kept}, which "
+            "gives the result of one run"
+        )
 
 
 def _other_fields(own: SubmodelPlan, text: str) -> list[str]:

@@ -22,9 +22,9 @@ import numpy as np
 from torchfsl.crypto import kdf
 from torchfsl.engine.lookups import RowIds, by_table
 from torchfsl.engine.round import Round
-from torchfsl.errors import ParameterError, as_number, expect_a, expect_able
+from torchfsl.errors import ParameterError, as_number, expect_a, expect_able, expect_call
 from torchfsl.faces import outside, public
-from torchfsl.federation.checkpoints import checkpoint_of, go_on, keep, take_plan
+from torchfsl.federation.checkpoints import check_seed, checkpoint_of, go_on, keep, take_plan
 from torchfsl.federation.federated import Federated
 from torchfsl.federation.local_servers import Kind, LocalServers, OptimizerMaker
 from torchfsl.federation.results import RoundResult, SimulationResult
@@ -35,6 +35,8 @@ from torchfsl.submodel.update import check_weight, is_whole
 Data = TypeVar("Data")
 Sampler = Callable[[int, Sequence[int], np.random.Generator], Sequence[int]]
 """Takes the round's number, all client numbers and a generator; gives those of the round."""
+
+_SAMPLER = "sampler(round_number, clients, generator)"
 
 OptimizerState = Literal["fresh", "own"]
 
@@ -109,6 +111,12 @@ def simulate(
     remedy = "pass a list of the clients' data, or a mapping from client numbers to data"
     expect_able(("__len__", "__getitem__"), clients, "clients", remedy)
     data = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
+    for function, form in (
+        (train, "train(data)"), (batches, "batches(data)"), (rows, "rows(data)"),
+        (weight, "weight(data)"), (evaluate, "evaluate()"), (sampler, _SAMPLER),
+        (evaluate_client, "evaluate_client(data)"),
+    ):  # fmt: skip
+        expect_call(function, form)
     size = len(data) if clients_per_round is None else clients_per_round
     _check_arguments(data, size, rounds, evaluate_every, optimizer_state, seed)
     weights = {} if weight is None else _weights_of(data, weight)
@@ -119,14 +127,19 @@ def simulate(
     run.make_plan()
     has_size = sampler in (None, "cyclic") or clients_per_round is not None
     _check_plan(fed.plan, size if has_size else fed.plan.max_clients, rounds, weights)
+    run.warn_without_weights()
     servers = fed.local_servers(server_optimizer=server_optimizer, protocol=protocol, widths=widths)
     fed.hooks.states.mode = optimizer_state
     result = SimulationResult(fed.plan, servers.model.state)
     if checkpoint is not None:
+        check_seed(checkpoint, seed)
         go_on(fed, servers, checkpoint, rounds)
         result.rounds += [RoundResult(**fields) for fields in checkpoint["rounds"]]
     evaluation = _Evaluation(fed, data, evaluate, evaluate_client, evaluate_every)
-    with _holding(result, fed, servers, save), _shown(progress, rounds, servers.number + 1) as show:
+    with (
+        _holding(result, fed, servers, seed, save),
+        _shown(progress, rounds, servers.number + 1) as show,
+    ):
         for number in range(servers.number + 1, rounds):
             finished = run.round(servers, number)
             if evaluation.is_due(number, rounds):
@@ -140,7 +153,11 @@ def simulate(
 
 @contextlib.contextmanager
 def _holding(
-    result: SimulationResult, fed: Federated, servers: LocalServers, save: str | Path | None
+    result: SimulationResult,
+    fed: Federated,
+    servers: LocalServers,
+    seed: int,
+    save: str | Path | None,
 ) -> Iterator[None]:
     """Put the servers' model in place and keep all, also after an interruption."""
     try:
@@ -149,7 +166,7 @@ def _holding(
         fed.hooks.states.put_back()
         fed.hooks.states.mode = "own"
         fed.hooks.exchange.load(servers.model.state)  # whatever is in it
-        keep(result, fed, servers, save)
+        keep(result, fed, servers, seed, save)
 
 
 @dataclass(slots=True)
@@ -226,9 +243,10 @@ class _Simulation(Generic[Data]):
             if self.batches is not None or getattr(error, "code", "") == "row-out-of-range":
                 raise
             raise ParameterError(
-                "the data of a client is not a list of batches that the model takes: pass "
-                "batches=, a function from a client's data to its batches, as lambda data: [data] "
-                f"for one batch ({error})"
+                "expected a client's data to be a list of batches, inputs of forward() first and "
+                f"labels last, got {type(data).__name__}: pass batches=, a function from the data "
+                "to such a list, or rows=, to row ids "
+                f"({error.__cause__ or error})"
             ) from error
 
     @property
@@ -276,6 +294,15 @@ class _Simulation(Generic[Data]):
             loss = self.train(data)
             rnd.loss = None if loss is None else as_number("train() returns", loss)
         return rnd
+
+    def warn_without_weights(self) -> None:
+        """Say that an average by weights gets none."""
+        if self.fed.plan.lane == "weight" and not self.weights:
+            warnings.warn(
+                "average='weight' without weight=, so every client counts 1: pass weight=, a "
+                "function from a client's data to a whole number from 1, such as its examples",
+                stacklevel=outside(),
+            )
 
     def warn_of_refused(self) -> None:
         """Say how many reports the plan's participation limits refused."""
@@ -461,9 +488,9 @@ def _check_plan(plan: SubmodelPlan, size: int, rounds: int, weights: Mapping[int
         )
     if not plan.min_clients <= size <= plan.max_clients:
         raise ParameterError(
-            f"clients_per_round is {size}, the plan opens rounds of min_clients = "
-            f"{plan.min_clients} to max_clients = {plan.max_clients}: choose a number in between, "
-            "or make the plan for it"
+            f"a round would have {size} clients, the plan opens rounds of min_clients = "
+            f"{plan.min_clients} to max_clients = {plan.max_clients}: choose clients_per_round in "
+            "between, or pass Federated another max_clients"
         )
     for client, weight in weights.items():
         try:
