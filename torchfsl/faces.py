@@ -103,7 +103,8 @@ def _misfit(
 def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
     """The message about an argument that a function does not have: the nearest of those `known`."""
     known = sorted(known)
-    near = difflib.get_close_matches(name[:_LONGEST], known, 2)
+    closest = functools.partial(difflib.get_close_matches, name[:_LONGEST], known)
+    near = closest(1, 0.9) or closest(2)
     hint = (
         f"; did you mean {' or '.join(map(repr, near))}?"
         if near

@@ -302,7 +302,7 @@ def test_too_few_reports_end_the_round_unopened_and_say_so(
     assert "the plan wants 3" in row.reason
     with pytest.raises(ProtocolError, match="unopened"):
         duo.nodes[0].exchange(1, Kind.SHARE)
-    with pytest.raises(RejectedSubmission, match="no round is open, round 1 has ended: wait"):
+    with pytest.raises(RejectedSubmission, match="no round is open, round 1 has ended: start"):
         duo.nodes[0].open_server()
 
 

@@ -36,7 +36,11 @@ Data = TypeVar("Data")
 Sampler = Callable[[int, Sequence[int], np.random.Generator], Sequence[int]]
 """Takes the round's number, all client numbers and a generator; gives those of the round."""
 
-_SAMPLER = "sampler(round_number, clients, generator)"
+_CALLS = (
+    *("train(data)", "batches(data)", "rows(data)", "weight(data)"),
+    *("evaluate()", "evaluate_client(data)", "sampler(round_number, clients, generator)"),
+)
+"""The functions that `simulate` takes, as it calls them."""
 
 OptimizerState = Literal["fresh", "own"]
 
@@ -111,11 +115,8 @@ def simulate(
     remedy = "pass a list of the clients' data, or a mapping from client numbers to data"
     expect_able(("__len__", "__getitem__"), clients, "clients", remedy)
     data = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
-    for function, form in (
-        (train, "train(data)"), (batches, "batches(data)"), (rows, "rows(data)"),
-        (weight, "weight(data)"), (evaluate, "evaluate()"), (sampler, _SAMPLER),
-        (evaluate_client, "evaluate_client(data)"),
-    ):  # fmt: skip
+    given = (train, batches, rows, weight, evaluate, evaluate_client, sampler)
+    for function, form in zip(given, _CALLS, strict=True):
         expect_call(function, form)
     size = len(data) if clients_per_round is None else clients_per_round
     _check_arguments(data, size, rounds, evaluate_every, optimizer_state, seed)
@@ -243,9 +244,9 @@ class _Simulation(Generic[Data]):
             if self.batches is not None or getattr(error, "code", "") == "row-out-of-range":
                 raise
             raise ParameterError(
-                "expected a client's data to be a list of batches, inputs of forward() first and "
-                f"labels last, got {type(data).__name__}: pass batches=, a function from the data "
-                "to such a list, or rows=, to row ids "
+                "expected a client's data to be a list of batches, inputs first and labels last, "
+                f"got {type(data).__name__}: pass batches=, a function to such a list "
+                "(lambda data: [data] for one batch), or rows=, to row ids "
                 f"({error.__cause__ or error})"
             ) from error
 
