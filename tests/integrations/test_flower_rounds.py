@@ -126,7 +126,7 @@ def test_words_of_errors_in_a_round_stay_at_the_node(
     run = Run(recorder, grid, plan=plan, fraction_evaluate=0.0)
     run.start(1)
     assert len(grid.told) == 3
-    assert all("this client's round failed at this node, whose log says why" in words
+    assert all("this client's round failed at this node: see the log of this node" in words
                for words in grid.told)  # fmt: skip
     assert not any("4711" in words or "rows" in words for words in grid.told)
     assert caplog.text.count("4711") >= 3  # at the node all of it
@@ -143,7 +143,7 @@ def test_words_of_errors_in_an_evaluation_stay_at_the_node(
     grid = HereGrid(recorder.app, [{}] * 2, run_id=run_id)
     Run(recorder, grid).start(1)
     assert len(grid.told) == 2
-    assert all("evaluation failed at this node, whose log says why" in words
+    assert all("evaluation failed at this node: see the log of this node" in words
                for words in grid.told)  # fmt: skip
     assert not any("4711" in words for words in grid.told)
     assert caplog.text.count("4711") >= 2
