@@ -9,6 +9,7 @@ import ipaddress
 import json
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ FIRST = 1000
 
 ORIGIN = "https://app.example"
 VERSION = {"Torchfsl-Wire": str(WIRE_VERSION)}
+
+STALE = ("nonce-expired", "proof-used")
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3)
+"""Seconds before a client calls again."""
 
 
 def make_public_certificate(folder: Path, *, days: int = 9) -> None:
@@ -207,12 +212,21 @@ class WebLink:
             self._connection.request("POST", f"/torchfsl/v1/{name}", body, VERSION | given)
             answer = Answer.of(self._connection.getresponse())
             self._nonce = answer.headers.get("torchfsl-nonce", self._nonce)
-            if answer.status != 401 or json.loads(answer.body)["code"] != "nonce-expired":
+            if answer.status != 401 or json.loads(answer.body)["code"] not in STALE:
                 break
         return answer
 
     def call(self, name: str, body: bytes, *, limit: int) -> bytes:
-        answer = self.ask(name, body)
+        """An answer. As a page does, it calls again where the server drops a connection."""
+        for pause in PAUSES:
+            try:
+                answer = self.ask(name, body)
+                break
+            except (ssl.SSLError, ConnectionError):
+                self._connection.close()
+                time.sleep(pause)
+        else:
+            answer = self.ask(name, body)
         assert answer.status == 200, answer
         assert len(answer.body) <= limit
         return answer.body
