@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections import Counter
 
 import pytest
@@ -21,6 +22,8 @@ from torchfsl.fsl.plan.statement import CARRIES
 from torchfsl.fsl.round import finish_round
 
 USES = labels.uses()
+WITHOUT_VECTOR = ("sesa/", "sefl/", "privhfl/", "service/net/")
+"""Other systems and the transport, which `docs/specification` does not specify."""
 OF_CARRIES = f'"{CARRIES}"'
 
 
@@ -55,6 +58,21 @@ def test_other_languages_have_labels_of_the_registry_alone() -> None:
     found = labels.elsewhere()
     assert {"torchfsl tree", "torchfsl coin"} <= found, "C++ and TypeScript"
     assert found <= set(labels.defined().values())
+
+
+def test_every_label_of_the_specification_is_in_a_vector() -> None:
+    """A planted label of `fsl` without a vector is found."""
+    file = registries.PAGE.parents[2] / "tests" / "vectors" / "kdf.json"
+    vectors = {case["label"] for case in json.loads(file.read_text())["cases"]}
+
+    def lacking(uses: list[labels.Use]) -> set[str]:
+        named = {use.label for use in uses for place in use.places
+                 if not place.startswith(WITHOUT_VECTOR)}  # fmt: skip
+        return named - vectors
+
+    assert not lacking(USES)
+    planted = labels.Use("torchfsl new", "derive", "", (), ("fsl/server/book.py:Book",))
+    assert lacking([*USES, planted]) == {"torchfsl new"}
 
 
 def test_places_are_those_of_the_syntax_trees() -> None:

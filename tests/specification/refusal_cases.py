@@ -284,7 +284,76 @@ def proofs() -> Iterator[Case]:
         yield "proof", comment, code, altered("proofs", own.alter(n, change))
 
 
-SECTIONS = headers, uploads, replays, checks, answers, opening, counts, proofs
+def fetches() -> Iterator[Case]:
+    """Of client 5, whose public server is 1, in an open round; message by message."""
+    own, name, out = source("fetch_tags"), "fetch_tags", "rejected"
+    commit, fetch, relay = (own.find(kind, 5) for kind in ("FETCH_COMMIT", "FETCH", "FETCH_RELAY"))
+    group = own.spec.trees_of_fetch(own.plan, own.plan.retrieving[0]).groups[0]
+    bits = group.num_trees * group.depth
+    assert bits % 8, "trees with padding bits"
+    last = HEADER + 48 + 16 * bits + -(-bits // 8) - 1
+    steps = own.content["steps"]
+
+    def more(comment: str, code: str, before: int, step: Json,
+             change: Change = lambda data: data) -> Case:  # fmt: skip
+        edits = [edit for n in step.get("takes", ()) for edit in own.alter(n, change)["edits"]]
+        extra = {"transcript": name, "before": before, "step": {"by": "server 0", **step}}
+        return "fetch", comment, code, {**extra, "edits": edits}
+
+    def at(do: str, takes: list[int] | None = None) -> int:
+        wanted = ("server 0", do, takes)
+        return next(i for i, s in enumerate(steps) if (s["by"], s["do"], s.get("takes")) == wanted)
+
+    for comment, code, n, change in [
+        ("another tag of a commitment", out, commit, flip(96)),
+        ("a commitment altered on the way", out, commit, flip(-1)),
+        ("a correction altered on the way", out, fetch, flip(112)),
+        ("a padding bit of trees", out, fetch, own.lie(flip(last, 0x80))),
+        ("of a round", "another-recipient", fetch, put(8, number(2))),
+        ("a commitment for the other server", "another-recipient", commit, put(7, b"\x01")),
+        ("another correction in a relay", "commitment-mismatch", relay, flip(80)),
+        ("another nonce in a relay", "commitment-mismatch", relay, flip(64)),
+    ]:
+        yield "fetch", comment, code, altered(name, own.alter(n, change))
+    first, second, answer = (
+        at("receive_fetch", [commit]), at("receive_fetch", [relay]), at("reply_fetch"),
+    )  # fmt: skip
+
+    def receive(n: int) -> Json:
+        return {"do": "receive_fetch", "takes": [n]}
+
+    def reply(kind: str) -> Json:
+        return {"do": "reply_fetch", "kind": kind, "client": 5}
+
+    other = "public trees at the other server"
+    yield more(other, "another-recipient", second, receive(fetch), put(7, b"\0"))
+    yield more("a relay before the commitment", "no-fetch", first, receive(relay))
+    yield more("a second relay", "no-fetch", second + 1, receive(relay))
+    yield more("the reply of the other server", out, answer, reply("FETCH_MODEL"))
+    yield more("a reply without trees", "no-fetch", second, reply("FETCH_ANSWER"))
+    yield more("a second reply", "no-fetch", answer + 1, reply("FETCH_ANSWER"))
+    yield more("a fetch while the round closes", "fetch-in-round", at("commit"), receive(commit))
+
+
+def limits() -> Iterator[Case]:
+    """Rounds of the plan, and a sum that no proven reports make up."""
+    step = {"by": "server 0", "do": "open_round", "round": 9}
+    end = len(source("correlated").content["steps"])
+    more = {"transcript": "correlated", "before": end, "step": step, "edits": []}
+    yield "state", "a round beyond the last one", "rounds-spent", more
+    own = source("proofs")
+    spec, share = own.spec, own.find("SHARE", nth=1)
+    value = HEADER + 32 + own.plan.with_trees[0].width  # behind the weight in its lane
+    lie = flip(value + 4)(own.scene.sent[share])
+    agreed = next(s["after"]["set"] for s in own.content["steps"] if s.get("do") == "verify")
+    parts = bytes([1]), bytes.fromhex(agreed), lie[HEADER : HEADER + 32], lie[HEADER + 32 :]
+    fits = put(HEADER, spec.digest_long(b"share", *parts))
+    changes = own.alter(share, lambda _: lie), own.alter(own.find("SHARE_COMMIT", nth=1), fits)
+    comment = "a sum that no proven reports make up"
+    yield "share", comment, "sum-beyond-bound", altered("proofs", *changes)
+
+
+SECTIONS = headers, uploads, replays, checks, answers, opening, counts, proofs, fetches, limits
 
 
 def refused_messages() -> Json:

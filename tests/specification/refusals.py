@@ -68,7 +68,8 @@ class Source:
         spec, plan, kind = self.spec, self.plan, self.scene.kind(data)
         number, client = spec.integer(data[8:16]), spec.integer(data[16:24])
         parts: Json = spec.cut_upload(plan, kind, data[HEADER:])
-        context, name = spec.context_of_trees(plan, number, client, parts["nonce"]), b"trees"
+        context = spec.context_of_trees(plan, number, client, parts["nonce"])
+        name = b"fetch" if kind.startswith("FETCH") else b"trees"
         if "hint nonce" in parts:
             context, name = spec.context_of_report(context, number, parts["hint nonce"]), b"report"
         public = parts.get("public")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from tests.specification.bad_plans import text_of
 from tests.specification.replays import Replay, edited
 from tests.specification.test_transcripts import visits
 from tests.support.errors import raises
+from torchfsl import errors
 from torchfsl.errors import DecodeError, Error
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.plan import Plan
@@ -19,6 +23,29 @@ from torchfsl.submodel.opened import Opened
 
 PLANS, MESSAGES = library.read("refused_plans"), library.read("refused_messages")["cases"]
 READ = {"read_model": "download", "read_rows": "retrieve"}
+SOURCES = Path(errors.__file__).parent
+REFUSING = [
+    *(SOURCES / "fsl" / "server").glob("*.py"),
+    *(SOURCES / "fsl" / "client").glob("*.py"),
+    *(SOURCES / name for name in (
+        "fsl/bodies.py", "fsl/messages.py", "fsl/dpf/psr.py", "fsl/dpf/trees.py", "crypto/aead.py",
+        "submodel/framing.py", "submodel/rounds.py", "submodel/participation.py",
+    )),
+]  # fmt: skip
+"""Files whose errors are about a message or a step of another party."""
+WITHOUT_CASE = {
+    "already-applied": "a second apply of one opening: no message",
+    "already-submitted": "a second report of one client object: no message",
+    "bad-signature": "audits: test_audits",
+    "client-withdrew": "a client that goes on after its withdrawal: no message",
+    "no-open-round": "a server without a round: the state comes before the message",
+    "noise-index-used": "audits: test_audits",
+    "participations-spent": "no transcript has so many reports of one client: test_rounds",
+    "report-changed": "a file of the server itself",
+    "too-many-answers": "a bound that servers choose: service/test_read_answers.py",
+    "too-many-fetches": "a bound that servers choose: fsl/test_fetch.py",
+}
+"""Codes of such errors without a refused message, and why."""
 
 
 def named(case: library.Json) -> str:
@@ -53,6 +80,23 @@ def test_a_plan_breaks_one_rule_alone() -> None:
         except (spec.Malformed, KeyError, IndexError):
             found.add(case["rule"])
     assert found == together
+
+
+def codes_of(path: Path) -> Iterator[str]:
+    """Codes of the errors that a file raises, except those about arguments."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)):
+            continue
+        if getattr(node.exc.func, "id", "") == "ParameterError":
+            continue
+        for value in [each.value for each in node.exc.keywords if each.arg == "code"]:
+            yield from {getattr(one, "value", "") for one in ast.walk(value)} & set(errors.CODES)
+
+
+def test_every_code_about_a_message_has_a_case_or_a_reason() -> None:
+    raised = {code for path in REFUSING for code in codes_of(path)}
+    played = {case["code"] for case in MESSAGES}
+    assert raised - played == set(WITHOUT_CASE)
 
 
 @pytest.mark.parametrize(

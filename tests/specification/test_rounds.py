@@ -14,6 +14,7 @@ from tests.specification import pages, rounds
 from tests.support.federation import make_plan, make_segment, make_state, mixed_plan
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import RejectedSubmission
+from torchfsl.fsl import build_plan
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind, lengths
 from torchfsl.fsl.plan.plan import Plan
@@ -21,6 +22,7 @@ from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
 from torchfsl.fsl.union import mask_update
 from torchfsl.submodel.plan import noise_tail
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate
 
@@ -51,8 +53,15 @@ UNION = dataclasses.replace(
     payload="masks",
 )
 PROVEN = dataclasses.replace(mixed_plan(lane="weight"), proofs="norm", l2_bound=4000)
+ONE_BLOCK = build_plan(
+    [SegmentSpec("w", "blocks", (TensorSpec("w", (50,)),), k_max=1, tau=4)],
+    encoding=FixedPoint(24, 10, 1.0), max_clients=8, max_rounds=10, min_clients=1,
+    l2_bound=1024, proofs="norm", server_keys=(), above_break_even="keep",
+    clip="clip",
+)  # fmt: skip
 PLANS = {"mixed": mixed_plan(lane="weight"), "session": FIXED, "public bins": BINS,
-         "closed rows": CLOSED, "noise": NOISY, "union": UNION, "proofs": PROVEN}  # fmt: skip
+         "closed rows": CLOSED, "noise": NOISY, "union": UNION, "proofs": PROVEN,
+         "one block": ONE_BLOCK}  # fmt: skip
 ROLES = ["specification client", "specification servers", "server 0", "server 1"]
 
 
@@ -105,6 +114,15 @@ def test_spoiled_counts_and_slots_are_refused_by_both_or_by_none(step: str) -> N
         except rounds.Ended:
             ended.append(place)
     assert {0, 35} <= set(ended) if step == "reveal_kept" else 20 < len(ended) < size // 7
+
+
+def test_a_plan_with_one_block_a_client_has_one_tree_and_a_proof_of_the_norm() -> None:
+    """The mode of docs/specification/related.md."""
+    (segment,) = ONE_BLOCK.segments
+    own = pages.run().read_plan(ONE_BLOCK.to_json())
+    assert (segment.num_bins, segment.num_trees, own.segments[0].num_trees) == (0, 1, 1)
+    assert own.statement.num_elements > 0
+    assert segment.check_bytes == 32
 
 
 class Endpoint:
