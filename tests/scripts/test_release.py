@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -158,3 +161,31 @@ def test_a_weakness_is_named_also_if_other_packages_had_no_data() -> None:
         "grpcio 1.85.3: PYSEC-1, mended in 1.86",
         "cffi 1.85.3: PYSEC-2, mended in no version yet",
     ]
+
+
+@pytest.mark.parametrize(("bytes_made", "status"), [("echo core", 0), ("echo $RANDOM$RANDOM", 1)])
+def test_the_core_for_pages_is_built_twice_and_compared(
+    tmp_path: Path, bytes_made: str, status: int
+) -> None:
+    compiler, tree = tmp_path / "bin" / "em++", tmp_path / "tree"
+    compiler.parent.mkdir()
+    compiler.write_text(
+        f'#!/usr/bin/env bash\nwhile [ "$1" != -o ]; do shift; done\n{bytes_made} >"$2"\n'
+    )
+    compiler.chmod(0o755)
+    for name in ("scripts/release", "scripts/build_wasm.sh"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
+    header = "torchfsl/kernels/csrc/client/torchfsl_client.h"
+    (tree / header).parent.mkdir(parents=True)
+    shutil.copy(ROOT / header, tree / header)
+    given = {"PATH": f"{compiler.parent}:{os.environ['PATH']}", "SOURCE_DATE_EPOCH": "1"}
+    done = subprocess.run(
+        [tree / "scripts" / "release", "core"], env=given, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    if status == 0:
+        digest = hashlib.sha256(b"core\n").digest()
+        assert f"equal: {digest.hex()} core.wasm" in done.stdout
+        assert f"integrity: sha256-{base64.b64encode(digest).decode()}" in done.stdout

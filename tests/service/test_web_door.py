@@ -109,7 +109,13 @@ def test_a_body_is_in_one_piece_of_a_length_that_is_said_and_allowed(
     refused(sent(pair, head(*lines) + body), status, code)
 
 
-@pytest.mark.parametrize("data", [b"\x16\x03\x01" * 9, b"POST / HTTP/1.1\r\nHost : a", b"x"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01" * 9, b"POST / HTTP/1.1\r\nHost : a", b"x",
+        *(head("Content-Length:" + fold)[:-4] for fold in ("\r\n 2", "\r\n\t2", "\n 2")),
+    ],
+)  # fmt: skip
 def test_what_is_no_request_gets_one_clean_refusal(pair: WebPair, data: bytes) -> None:
     with pair.raw() as connection:
         connection.sendall(data + b"\r\n\r\n")

@@ -225,7 +225,7 @@ class Page:
             rounds = (1, 12)
             return self.pair.issuer.admit(FIRST, asked["jkt"], task=asked["task"], rounds=rounds)
         if path == "/job":
-            job, self.job = self.job, {**self.job, "dies": 0}
+            job, self.job = self.job, {**self.job, "dies": 0, "closes": 0}
             return job
         if asked["name"] in self.on:
             self.on.pop(asked["name"])(asked)

@@ -1,6 +1,7 @@
 // A client in node or in a page, as its job says; see tests/support/web_page.py.
 //   job: urls, policy, rounds, wanted and updates by round
 //   dies: a round in which it is gone after server 0 has the report, and server 1 has not
+//   closes: a round in which it is closed in training
 //   fails: a round whose training throws;  refuses: how often a Submit gets 503 at first
 //   alters: a round whose model is altered on the way
 const isPage = "document" in globalThis;
@@ -33,6 +34,7 @@ async function takePart(servers, job, tell, calls) {
     calls.round = round.number;
     const fetched = await round.fetch(job.wanted[round.number]);
     await tell("training", { round: round.number, fetched: plainly(fetched) });
+    if (job.closes === round.number) await vanish(() => location.replace("about:blank"));
     if (job.fails === round.number) throw new RangeError("training failed");
     const update = Object.entries(job.updates[round.number]).map(([name, { ids, values }]) => [
       name, { ...(ids && { ids }), values: BigInt64Array.from(values, BigInt) },
@@ -66,9 +68,7 @@ function listen(job) {
     if (name === "Submit" && job.dies === calls.round) {
       if (party === 1) {
         await atFirst;
-        if (isPage) location.reload();
-        else process.exit(3);
-        return new Promise(() => {});
+        return vanish(() => location.reload());
       }
       const answer = await plain(url, options);
       first();
@@ -77,6 +77,13 @@ function listen(job) {
     return plain(url, options);
   };
   return calls;
+}
+
+// A page leaves, a process ends, and nothing more happens.
+function vanish(leave) {
+  if (isPage) leave();
+  else process.exit(3);
+  return new Promise(() => {});
 }
 
 const plainly = ({ rows, tensors }) => ({

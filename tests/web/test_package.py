@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shutil
@@ -28,6 +30,28 @@ def test_the_scripts_are_small() -> None:
     built = built_package(core=False) / "dist"
     assert 0 < sum(path.stat().st_size for path in built.glob("*.js")) <= MOST_SCRIPT
     assert (built / "index.d.ts").exists()
+
+
+LOADS = """
+import { readFileSync } from "node:fs";
+const [dist, ...given] = process.argv.slice(1);
+const { loadCore } = await import(`${dist}/index.js`);
+const core = readFileSync(`${dist}/core.wasm`);
+const told = [];
+for (const one of given) told.push(await loadCore(core, one).then(() => "", ({ code }) => code));
+console.log(JSON.stringify(told));
+"""
+
+
+def test_a_core_with_another_digest_or_a_digest_in_another_form_is_refused() -> None:
+    dist = built_package() / "dist"
+    digest = hashlib.sha256((dist / "core.wasm").read_bytes()).digest()
+    good, other = (base64.b64encode(one).decode() for one in (digest, digest[::-1]))
+    given = [f"sha256-{good}", "", f"sha256-{other}", digest.hex(), f"sha256-{digest.hex()}", good]
+    command = ["node", "--input-type=module", "-e", LOADS, str(dist), *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["", ""] + ["altered-message"] * 4
 
 
 def test_nothing_is_installed_with_the_package() -> None:

@@ -100,6 +100,28 @@ def test_no_report_is_lost_or_doubled_by_a_reload_and_a_restart(page: Page, pair
     assert_opens(pair, own_of(pair))
 
 
+def test_a_page_that_is_closed_in_training_leaves_no_report(page: Page, pair: PagePair) -> None:
+    page.set_job(pair, rounds=1, closes=pair.open())
+    page.start()
+    for name in ("connected", "training"):
+        page.next(name)
+    if not page.is_page:
+        assert page.process is not None
+        assert page.process.wait(60) == 3
+    made = pair.take_part((2, 3))
+    opened = pair.close()
+    assert opened.clients == (2, 3)
+    assert_sums(pair.plan, opened, made)
+
+    page.stop()
+    page.start()
+    assert not page.next("connected")["resumed"]
+    number = pair.open()
+    assert page.next("training")["round"] == number
+    page.next("submitted")
+    assert_opens(pair, own_of(pair))
+
+
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [("training", None), ("rows", "row-out-of-range"), ("values", "value-too-large")],

@@ -166,8 +166,11 @@ class Wire:
     def _next(self) -> Any:
         if self._http.their_state is h11.IDLE:
             come, _ = self._http.trailing_data
-            if come.count(b"\n", 0, come.find(b"\r\n\r\n")) > _HEAD_LINES:
+            head = come[: come.find(b"\r\n\r\n")]
+            if head.count(b"\n") > _HEAD_LINES:
                 raise DecodeError(f"a request with more than {_HEAD_LINES} lines of headers")
+            if b"\n " in head or b"\n\t" in head:  # which a proxy may read otherwise
+                raise DecodeError("a request with a folded header: write each on one line")
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:

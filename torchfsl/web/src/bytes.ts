@@ -10,11 +10,13 @@ export const hex = (data: Uint8Array): string =>
 export const unhex = (text: string): Bytes =>
   Uint8Array.from(text.match(/../g) ?? [], (pair) => parseInt(pair, 16));
 
+export const base64 = (data: Uint8Array): string => btoa(String.fromCharCode(...data));
+
 /** Base64url without padding. */
 export const base64url = (data: Uint8Array): string =>
-  btoa(String.fromCharCode(...data)).replace(/\+/g, "-").replace(/\//g, "_").replace(/=/g, "");
+  base64(data).replace(/\+/g, "-").replace(/\//g, "_").replace(/=/g, "");
 
-export const sha256 = async (data: Bytes): Promise<Bytes> =>
+export const sha256 = async (data: BufferSource): Promise<Bytes> =>
   new Uint8Array(await crypto.subtle.digest("SHA-256", data));
 
 /** Eight bytes, little-endian. */

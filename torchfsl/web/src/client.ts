@@ -78,7 +78,8 @@ export class Connection {
   /** Use `connect`. */
   constructor(
     readonly plan: CorePlan,
-    private readonly servers: Server[],
+    /** @internal */
+    readonly servers: Server[],
     /** Its number, which the tokens name. */
     readonly client: bigint,
     private readonly outbox: Outbox,
@@ -146,13 +147,8 @@ export class Connection {
 
   /** @internal Store a report, and send it. */
   async report(number: number, report: Sent[]): Promise<void> {
-    const sent = (entry: Entry) => [...entry.sent, number];
-    await this.deliver(await this.change((entry) => ({ ...entry, report, sent: sent(entry) })));
-  }
-
-  /** @internal */
-  call(party: number, name: string, body: Bytes, limit: number): Promise<Bytes> {
-    return this.servers[party]!.call(name, body, limit);
+    const sent = (entry: Entry) => ({ ...entry, report, sent: [...entry.sent, number] });
+    await this.deliver(await this.change(sent));
   }
 
   /** Send the report of an entry; it is kept where the same bytes may still arrive later. */
@@ -161,7 +157,7 @@ export class Connection {
     try {
       for (const name of ["Retrieve", "Submit"] as const) {
         const sent = report.filter((one) => one.method === name);
-        await both(sent.map((one) => this.call(one.party, name, one.body, PLAN_BYTES)));
+        await both(sent.map((one) => this.servers[one.party]!.call(name, one.body, PLAN_BYTES)));
       }
     } catch (error) {
       if (!isFinal(error)) throw error;
@@ -237,8 +233,8 @@ export class Round {
   async fetch(rows: Record<string, Iterable<number>>): Promise<Fetched> {
     if (this.hasBegun) throw new TorchfslError("wrong-step", "this round has begun: fetch once");
     this.hasBegun = true;
-    const { plan, client, begin } = this.connection;
-    await begin.call(this.connection, this.number);
+    const { plan, client } = this.connection;
+    await this.connection.begin(this.number);
     const [core, wrong] = plan.begin(client, this.number, rows);
     this.core = core;
     try {
@@ -329,13 +325,13 @@ export class Round {
   }
 
   private async answer({ party, message, size }: Step): Promise<Bytes> {
-    const { connection } = this;
+    const { servers } = this.connection;
     if (message !== ANSWER) {
-      return connection.call(party, "Model", utf8(`{"round": ${this.number}}`), size);
+      return servers[party]!.call("Model", utf8(`{"round": ${this.number}}`), size);
     }
     const trees = this.trees.splice(0).sort((a, b) => a.party - b.party);
     if (trees.length) {
-      const asked = trees.map((one) => connection.call(one.party, one.method, one.body, size));
+      const asked = trees.map((one) => servers[one.party]!.call(one.method, one.body, size));
       this.answers = await both(asked);
     }
     return this.answers[party]!;

@@ -1,12 +1,11 @@
 /** The client core as WebAssembly: the calls of torchfsl_client.h, with memory for arguments. */
-import { type Bytes, hex, utf8 } from "./bytes.js";
+import { type Bytes, base64, hex, sha256, utf8 } from "./bytes.js";
 import { TorchfslError } from "./errors.js";
 
 const ABI_VERSION = 1;
 const MESSAGE_BYTES = 512;
 const RANDOM_BYTES = 65536; // the most that getRandomValues gives at once
 const PLAN_FIELDS_BYTES = 248;
-const NO_SEGMENT = 0xffffffff;
 
 /** Kinds of steps; what is neither is fetched. */
 export const SEND = 0;
@@ -171,7 +170,8 @@ export class Core {
  * Load the core, once a page.
  *
  * @param source where `core.wasm` is, or its bytes; beside this script by default.
- * @param integrity of the file as in SRI, such as `sha256-...`; checked before anything runs.
+ * @param integrity of the file, `sha256-` and base64 as in SRI. Other bytes and other forms are
+ *   refused before anything runs.
  */
 export async function loadCore(
   source?: string | URL | BufferSource,
@@ -179,9 +179,13 @@ export async function loadCore(
 ): Promise<Core> {
   let data = source;
   if (data === undefined || typeof data === "string" || data instanceof URL) {
-    const answer = await fetch(data ?? new URL("core.wasm", import.meta.url), { integrity });
+    const answer = await fetch(data ?? new URL("core.wasm", import.meta.url));
     if (!answer.ok) throw new TorchfslError("not-ready", `core.wasm: status ${answer.status}`);
     data = await answer.arrayBuffer();
+  }
+  const found = `sha256-${base64(await sha256(data))}`;
+  if (integrity && integrity !== found) {
+    throw new TorchfslError("altered-message", `core.wasm is ${found}, not ${integrity}`);
   }
   const core = new Core();
   const system: Record<string, (...given: number[]) => number> = {
@@ -314,11 +318,10 @@ export class CoreRound {
         const segment = this.plan.indexOf(name);
         const width = this.plan.fields.segments[segment]?.tau ?? 1;
         const rows = ids && integers([...ids]);
-        const whole = (rows?.length ?? values.length / width) * width === values.length;
         const dtype = values instanceof BigInt64Array ? 3 : values instanceof Float64Array ? 2 : 1;
-        const at = rows ? scope.put(rows) : 0;
         const count = rows?.length ?? values.length / width;
-        return [whole ? segment : NO_SEGMENT, dtype, at, count, scope.put(values)];
+        const place = count * width === values.length ? segment : -1; // no segment: refused
+        return [place, dtype, rows ? scope.put(rows) : 0, count, scope.put(values)];
       });
       const parts = scope.put(new Uint32Array(words));
       const count = Number.isSafeInteger(weight) && weight > 0 ? weight : 0; // which is refused

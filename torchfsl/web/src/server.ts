@@ -21,7 +21,7 @@ export type TokenSource = (ask: {
 /** Signs requests with a key that no script can read, and holds the tokens for it. */
 export class Signer {
   client = 0n;
-  private tokens: readonly [string, string] = ["", ""];
+  tokens: readonly [string, string] = ["", ""];
   private renewal: Promise<void> | undefined;
 
   private constructor(
@@ -42,10 +42,6 @@ export class Signer {
     const signer = new Signer(pair.privateKey, point, jkt, task, source);
     await signer.renew();
     return signer;
-  }
-
-  token(party: number): string {
-    return this.tokens[party]!;
   }
 
   /** Get other tokens; two calls at a time get the same. */
@@ -141,7 +137,7 @@ export class Server {
   private async proof(name: string, body: Bytes): Promise<Record<string, string>> {
     const { signer, nonce } = this;
     if (!signer) return {};
-    const token = signer.token(this.party);
+    const token = signer.tokens[this.party];
     const digest = await sha256(body);
     const text = frame(
       utf8("torchfsl request"), utf8(String(WIRE_VERSION)), utf8(`torchfsl:server:${this.party}`),
