@@ -131,9 +131,9 @@ def replays() -> Iterator[Case]:
     steps = session.content["steps"]
     index = next(i for i, step in enumerate(steps) if step.get("takes") == [at])
     again = {"by": "server 0", "do": "receive", "takes": [n]}
-    extra = {"transcript": "session", "before": index, "step": again, "edits": []}
-    yield "replay", "a report of an earlier round", "wrong-round", extra
-    changed = {**extra, "edits": [[8, 8, number(5).hex()]]}
+    late: dict[str, object] = {"transcript": "session", "before": index, "step": again, "edits": []}
+    yield "replay", "a report of an earlier round", "wrong-round", late
+    changed = {**late, "edits": [[8, 8, number(5).hex()]]}
     yield "replay", "the same in a header of this round", out, changed
 
 
