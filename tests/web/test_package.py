@@ -62,6 +62,29 @@ def test_nothing_is_installed_with_the_package() -> None:
     assert all("integrity" in one for name, one in lock.items() if name)
 
 
+OLD = r"""
+const [dist, missing] = process.argv.slice(2);
+const { loadCore } = await import(`${dist}/index.js`);
+const { readFileSync } = await import("node:fs");
+const core = readFileSync(`${dist}/core.wasm`);
+await loadCore(core);
+if (missing === "Exception") delete WebAssembly.Exception;
+else delete AbortSignal.timeout;
+await loadCore(core).catch(({ code, message }) => console.log(code, message));
+"""
+
+
+@pytest.mark.parametrize("missing", ["Exception", "timeout"])
+def test_an_old_browser_is_told_so(missing: str, tmp_path: Path) -> None:
+    program = tmp_path / "old.mjs"
+    program.write_text(OLD)
+    command = ["node", program, built_package() / "dist", missing]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        "version the browser is too old: use Chrome 103, Firefox 100, Safari 16 or newer\n"
+    )
+
+
 @pytest.mark.parametrize("page", ["two-tower/index.html?user=7&likes=3,14,15", "own.html"])
 def test_the_example_takes_part_in_a_page(page: str, tmp_path: Path) -> None:
     if not shutil.which("chromium"):

@@ -177,6 +177,11 @@ export async function loadCore(
   source?: string | URL | BufferSource,
   integrity = "",
 ): Promise<Core> {
+  if (!("Exception" in WebAssembly && "timeout" in AbortSignal)) {
+    throw new TorchfslError(
+      "version", "the browser is too old: use Chrome 103, Firefox 100, Safari 16 or newer",
+    );
+  }
   let data = source;
   if (data === undefined || typeof data === "string" || data instanceof URL) {
     const answer = await fetch(data ?? new URL("core.wasm", import.meta.url));
