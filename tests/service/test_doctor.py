@@ -220,6 +220,14 @@ def test_nobody_starts_with_a_certificate_that_has_expired(folder: Path) -> None
         ServerProcess(serving.read_file(settings(folder)))
 
 
+def test_a_coordinator_is_sent_from_the_auditors_option_to_status(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = "https://127.0.0.1:7000,https://127.0.0.1:7001"
+    assert main(["doctor", "--servers", servers, "--tls", str(folder / "certs")]) == 1
+    assert "A coordinator runs `torchfsl status`" in capsys.readouterr().out
+
+
 def test_noise_that_was_removed_is_told_with_what_it_costs(tmp_path: Path) -> None:
     plan = private(mixed_plan(), max_participations=2)
     with Pair(tmp_path, plan) as pair:

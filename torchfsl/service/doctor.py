@@ -150,7 +150,8 @@ def _auditor(report: Report, options: argparse.Namespace) -> None:
     """What `torchfsl auditor` would find with the same options."""
     if options.party not in (0, 1) or options.tls is None or options.state is None:
         report.failed = True
-        say("FAILED  settings: an auditor needs --party 0 or 1, --servers, --tls and --state")
+        needed = "an auditor needs --party 0 or 1, --servers, --tls and --state"
+        say(f"FAILED  settings: {needed}. A coordinator runs `torchfsl status`")
         return
     party, folder, urls = options.party, options.state, options.servers.split(",")
     name = f"auditor-{party}"
@@ -169,9 +170,8 @@ def _pass_key(files: TlsFiles) -> SignKey:
     """The key by which an auditor signs."""
     if (pair := files.sign_pair()) is None:
         raise ParameterError(
-            f"expected the key with which this auditor signs, auditor-N-sign.key, next to "
-            f"{files.certificate}: "
-            "`torchfsl certs DIR --auditors` makes development keys"
+            f"the auditor's key for signatures, auditor-N-sign.key, is not next to "
+            f"{files.certificate}: `torchfsl certs DIR --auditors` makes development keys"
         )
     return pair[0]
 
@@ -431,7 +431,7 @@ def _task(folder: Path) -> str:
     stored = settings_of(folder)
     if "halted" in stored:
         reason = printable(stored["halted"].decode())
-        raise ParameterError(f"halted: {reason} (see docs/operate/incidents.md)")
+        raise ParameterError(f"halted: {reason} (see the page 'Incidents')")
     plan, scaled = _plan_in(folder), int(stored.get("scaled", b"0"))
     opened, most = int(stored.get("opened", b"0")), plan.max_rounds if plan else 0
     told = rounds_spent(opened, most) or "goes on"
