@@ -247,7 +247,10 @@ def test_a_restore_replaces_a_task_that_goes_on_only_with_its_flag_and_names_bot
         with pytest.raises(SystemExit):
             main(command)
         said = capsys.readouterr().err
-        assert "server 0 holds another task, with model version 1: both operators write" in said
+        assert (
+            "server 0 holds another task, with model version 1. To replace it, both operators set"
+            in said
+        )
         assert "the coordinator starts with replace=True or --replace" in said
         assert pair.owner.plan() == pair.plan
         assert main([*command, "--replace"]) == 0

@@ -116,7 +116,9 @@ class Backup:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise ParameterError(f"cannot read {path}: {error.strerror}") from error
+            raise ParameterError(
+                f"cannot read {path} ({error.strerror}): name a file that `torchfsl backup` wrote"
+            ) from error
         try:
             values, meta = arrays.decode(data)
         except DecodeError as error:

@@ -28,7 +28,7 @@ from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role, days_left, in_days, load_certificate
 from torchfsl.service.net.issuers import Issuers
 from torchfsl.service.net.text import printable, say
-from torchfsl.service.net.trust import ends_of, read_deny_list
+from torchfsl.service.net.trust import checked_seal, ends_of, read_deny_list
 from torchfsl.service.task import Task, rounds_spent
 from torchfsl.version import __version__
 
@@ -316,12 +316,7 @@ def _party(files: TlsFiles, wanted: Identity) -> str:
 
 
 def _seal(files: TlsFiles, party: int) -> str:
-    key, certificate = files.seal_pair()
-    if files.authorities().seal_key(party, certificate) != key.public:
-        raise ParameterError(
-            f"{files.seal_certificate} is of another key than the one in its folder: put the "
-            "right one there"
-        )
+    checked_seal(files, party)
     return _validity(files.seal_certificate)
 
 
