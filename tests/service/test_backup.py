@@ -177,7 +177,7 @@ def test_rounds_that_were_opened_stay_spent(tmp_path: Path) -> None:
 def test_what_is_no_state_and_what_is_no_backup_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ParameterError, match="is not a state folder"):
+    with pytest.raises(ParameterError, match="name a server's state folder"):
         Backup.of_state(tmp_path)
     with pytest.raises(ParameterError, match="cannot read"):
         Backup.read(tmp_path / "nothing")

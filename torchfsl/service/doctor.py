@@ -310,7 +310,8 @@ def _party(files: TlsFiles, wanted: Identity) -> str:
     found = files.identity()
     if found != wanted:
         raise ParameterError(
-            f"{files.certificate} is that of {found}, not of {wanted}", code="wrong-certificate"
+            f"{files.certificate} is the certificate of {found}: put that of {wanted} there",
+            code="wrong-certificate",
         )
     return f"{wanted.uri}, {_validity(files.certificate)}"
 
@@ -355,7 +356,7 @@ def _validity(path: Path) -> str:
 
 def _mode(path: Path) -> str:
     if path.stat().st_mode & 0o077:
-        raise ParameterError(f"others can read {path}: chmod 600 it")
+        raise ParameterError(f"others can read {path}: run `chmod 600 {path}`")
     return "nobody else can read it"
 
 

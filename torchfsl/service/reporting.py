@@ -25,7 +25,8 @@ def show_state(folder: Path, num_rounds: int) -> int:
 
     if not (folder / "state.sqlite").exists():
         raise ParameterError(
-            f"{folder} is not a state folder: it has no state.sqlite", code="not-a-state-folder"
+            f"{folder} has no state.sqlite: name a server's state folder",
+            code="not-a-state-folder",
         )
     ledger = Ledger(folder / "state.sqlite")
     try:

@@ -135,7 +135,9 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     given, limits, storage, floors, web = _read_given(options)
     for name in ("party", "listen", "peer", "state"):
         if name not in given:
-            raise ParameterError(f"--{name} is missing; see torchfsl serve --help")
+            raise ParameterError(
+                f"--{name} is missing: give it, or set {name} in the file of --config"
+            )
     if given["party"] not in (0, 1):
         raise ParameterError(f"party is {given['party']}; the two servers are 0 and 1")
     level = given.get("log-level", "info")
@@ -323,5 +325,9 @@ def _section(kind: type[Any], values: Any, name: str) -> Any:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ParameterError(
+            f"cannot read the settings in {path} ({error.strerror}): correct the path"
+        ) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ParameterError(f"cannot read the settings in {path}: {error}") from error

@@ -227,7 +227,8 @@ def target(url: str) -> str:
     host, _, port = rest.rstrip("/").rpartition(":")
     if "://" in rest or not host or not port.isdecimal():
         raise ParameterError(
-            f"expected https://HOST:PORT, got {url!r}: write it so", code="invalid-address"
+            f"expected https://HOST:PORT, got {url!r}: write it as https://127.0.0.1:7000",
+            code="invalid-address",
         )
     return f"{host}:{port}"
 

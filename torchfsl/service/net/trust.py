@@ -109,8 +109,8 @@ class Trust:
             authorities, denied = self._files.authorities(), read_deny_list(self._deny)
             if authorities.keys != self._authorities.keys:
                 raise ParameterError(
-                    "the servers' authorities have other keys, which is another task: stop both "
-                    "servers for it"
+                    "the servers' authorities have other keys than the task: put the old files "
+                    "back, or stop both servers and start a new task"
                 )
         except (Error, OSError) as error:
             log.error("who may call stays as it was: %s", error)
