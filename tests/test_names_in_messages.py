@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 from pathlib import Path
@@ -78,3 +79,22 @@ def test_a_name_that_is_not_there_is_found() -> None:
     for name in ("torchfsl.explain", "torchfsl.fsl.privacy.nothing", "torchfsl.nothing.at_all"):
         with pytest.raises(AttributeError):
             resolve(name)
+
+
+def test_messages_and_helps_name_pages_by_titles_of_the_menu_and_no_file_of_the_repository() -> (
+    None
+):
+    menu = (ROOT / "mkdocs.yml").read_text()
+    pages = set()
+    for path in (ROOT / "torchfsl").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if id(node) in documents:
+                    continue
+                text = " ".join(node.value.split())
+                assert not re.search(r"docs/|\.md\b", text), (path, node.lineno)
+                pages |= {*re.findall(r"the page '([^']*)'", text)}
+    assert {"Incidents", "One server over many machines"} <= pages
+    assert not [page for page in pages if f"- {page}: " not in menu]

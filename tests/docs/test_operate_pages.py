@@ -13,6 +13,7 @@ import torch
 
 import torchfsl
 from torchfsl.errors import Error
+from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.command import main
 from torchfsl.service.local import LoopbackServers
 
@@ -36,6 +37,11 @@ def test_the_printed_settings_of_a_server_take_a_plan_of_two_clients(tmp_path: P
             fed.make_plan(max_rounds=9)
             task.start(fed)
             assert task.rounds_applied == 0
+
+
+def test_the_page_says_how_long_callers_retry() -> None:
+    page = (PAGES / "deploy.md").read_text()
+    assert f"clients retry a call for {RetryPolicy().total_seconds:.0f} s" in page
 
 
 def test_certificates_made_as_printed_are_taken_by_all_parties(

@@ -177,7 +177,7 @@ def test_rounds_that_were_opened_stay_spent(tmp_path: Path) -> None:
 def test_what_is_no_state_and_what_is_no_backup_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ParameterError, match="is not a state folder"):
+    with pytest.raises(ParameterError, match="name a server's state folder"):
         Backup.of_state(tmp_path)
     with pytest.raises(ParameterError, match="cannot read"):
         Backup.read(tmp_path / "nothing")
@@ -247,7 +247,10 @@ def test_a_restore_replaces_a_task_that_goes_on_only_with_its_flag_and_names_bot
         with pytest.raises(SystemExit):
             main(command)
         said = capsys.readouterr().err
-        assert "server 0 holds another task, with model version 1: both operators write" in said
+        assert (
+            "server 0 holds another task, with model version 1. To replace it, both operators set"
+            in said
+        )
         assert "the coordinator starts with replace=True or --replace" in said
         assert pair.owner.plan() == pair.plan
         assert main([*command, "--replace"]) == 0

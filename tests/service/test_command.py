@@ -23,6 +23,7 @@ from torchfsl.service.net.certificates import client_numbers, make_development_c
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.reporting import of_round
 from torchfsl.service.serving import read_settings
+from torchfsl.service.state.ledger import Ledger
 from torchfsl.service.task import rounds_spent
 
 
@@ -162,6 +163,8 @@ INFO = {
     [
         ({}, "round 3 applied, complete reports 9, in the sum 8"),
         ({"open": True, "complete": 7, "state": "open"}, "round 3 open, complete reports 7"),
+        ({"open": True, "complete": 7, "state": "open", "expected": 10},
+         "round 3 open, complete reports 7, expected 10"),
         ({"round": -1}, "no round yet"),
         ({"rounds_opened": 3, "max_rounds": 3},
          f"round 3 applied, complete reports 9, in the sum 8, {rounds_spent(3, 3)}"),
@@ -175,6 +178,19 @@ INFO = {
 )  # fmt: skip
 def test_status_says_how_the_last_round_stands(fields: dict[str, Any], said: str) -> None:
     assert of_round(INFO | fields) == said
+
+
+def test_status_of_a_state_folder_says_how_many_reports_were_expected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(tmp_path / "state.sqlite")
+    ledger.start_round(1, 10, 0.0)
+    ledger.start_round(2, 0, 0.0)
+    ledger.close()
+    assert main(["status", "--state", str(tmp_path)]) == 0
+    first, second = capsys.readouterr().out.splitlines()[2:4]
+    assert first.split()[:5] == ["1", "opening", "0", "10", "0"]
+    assert second.split()[:4] == ["2", "opening", "0", "0"]
 
 
 @pytest.mark.parametrize("command", ["close", "abandon", "status"])

@@ -66,7 +66,7 @@ def test_all_is_well_with_a_folder_of_development_certificates(
     ("name", "complaint"),
     [
         ("server-0.key", "is not the key of the certificate"),
-        ("server-1-seal.key", "is of another key than the one in its folder"),
+        ("server-1-seal.key", "is not the certificate of the key next to it"),
         ("client-1.key", "is not the key of the certificate"),
         ("owner.pem", "is not the key of the certificate"),
     ],
@@ -218,6 +218,40 @@ def test_nobody_starts_with_a_certificate_that_has_expired(folder: Path) -> None
         Owner(urls, certs)
     with pytest.raises(ParameterError, match=r"server-0\.pem has EXPIRED"):
         ServerProcess(serving.read_file(settings(folder)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["server-0.pem", "server-0.key", "server-0-seal.pem", "server-0-seal.key", "ca-server-1.pem"],
+)
+def test_a_server_names_the_file_that_holds_no_certificate_or_key(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "certs" / name
+    path.write_text("hello")
+    with pytest.raises(SystemExit):
+        main(["serve", "--config", str(settings(folder))])
+    said = capsys.readouterr().err
+    assert f"{path}: expected a {'private key' if path.suffix == '.key' else 'certificate'}" in said
+    assert "cryptography.io" not in said
+    assert not (folder / "state").exists()
+
+
+def test_a_server_names_its_sealing_certificate_that_has_expired(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reissue(folder / "certs", "ca-server-0", "server-0-seal", days=-1)
+    with pytest.raises(SystemExit):
+        main(["serve", "--config", str(settings(folder))])
+    assert f"{folder}/certs/server-0-seal.pem has EXPIRED" in capsys.readouterr().err
+
+
+def test_a_coordinator_is_sent_from_the_auditors_option_to_status(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = "https://127.0.0.1:7000,https://127.0.0.1:7001"
+    assert main(["doctor", "--servers", servers, "--tls", str(folder / "certs")]) == 1
+    assert "A coordinator runs `torchfsl status`" in capsys.readouterr().out
 
 
 def test_noise_that_was_removed_is_told_with_what_it_costs(tmp_path: Path) -> None:

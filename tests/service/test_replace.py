@@ -38,10 +38,10 @@ def test_without_consent_of_all_a_live_task_stays_at_both_servers(
         before = digests(pair), pair.owner.links.common_model()
         new = pair.owner.bind(pair._plan)
         state = make_state(new.plan)
-        said = r"model version 1: both operators write .* replace=True"
+        said = r"model version 1. To replace it, both operators set .* replace=True"
         with pytest.raises(ProtocolError, match=said):
             pair.owner.set_up(new, state)
-        with pytest.raises(ProtocolError, match="its operator lets nobody replace it: write"):
+        with pytest.raises(ProtocolError, match="To replace it, its operator sets replace"):
             pair.owner.set_up(new, state, replace=True)
         assert (digests(pair), pair.owner.links.common_model()) == before
         pair.owner._check_replaceable = lambda *_: None  # type: ignore[method-assign]

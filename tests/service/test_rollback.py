@@ -234,7 +234,7 @@ def test_a_damaged_state_is_refused_and_left_as_it_is(damage: object, duo: Duo) 
     shutil.copytree(folder, copied / "0")
     damage(folder)  # type: ignore[operator]
     for _ in range(2):  # the first try leaves nothing that the second one takes for a state
-        with pytest.raises(LedgerError, match=DAMAGES[damage] + ".*incidents.md"):  # type: ignore[index]
+        with pytest.raises(LedgerError, match=DAMAGES[damage] + ".*the page 'Incidents'"):  # type: ignore[index]
             start(duo, 0)
     assert list((folder / "reports" / "2").iterdir())
     assert (duo.folder / "0.witness").read_bytes() == before

@@ -71,7 +71,7 @@ def test_a_sum_that_cannot_be_halts_both_servers_whenever_one_is_killed(
         assert row.state is StoredState.UNOPENED
         assert LIED in row.reason
         assert "counts as opened" in row.reason
-        with pytest.raises(ParameterError, match=f"halted: {LIED}.*docs/operate/incidents"):
+        with pytest.raises(ParameterError, match=f"halted: {LIED}.*the page 'Incidents'"):
             _task(node.storage.folder)
         with pytest.raises(ProtocolError, match="halted"):
             node.begin(2)

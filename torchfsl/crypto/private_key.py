@@ -40,10 +40,10 @@ class PrivateKey:
         """
         try:
             private = serialization.load_pem_private_key(pem, None)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError):
             raise ParameterError(
-                f"expected a private key in PEM without a password ({error}): pass the key file "
-                "of torchfsl"
+                "expected a private key in PEM without a password, got other bytes: pass the key "
+                "file of torchfsl"
             ) from None
         if not isinstance(private, cls.kind):
             raise ParameterError(

@@ -73,7 +73,8 @@ class AuditorProcess:
     def __init__(self, party: int, servers: list[str], files: TlsFiles, folder: Path) -> None:
         if files.identity() != Identity(Role.AUDITOR, party):
             raise ParameterError(
-                f"the certificate is that of {files.identity()}, not of auditor {party}",
+                f"{files.certificate} is the certificate of {files.identity()}, not of auditor "
+                f"{party}: put that auditor's there",
                 code="wrong-certificate",
             )
         signing = files.sign_pair()

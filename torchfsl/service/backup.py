@@ -99,7 +99,9 @@ class Backup:
         meta = {"format": _FORMAT, "version": self.version, "spent": self.spent}
         data = arrays.encode({"task": np.frombuffer(inner, np.uint8)}, meta)
         if not path.parent.is_dir():
-            raise ParameterError(f"there is no folder {path.parent} for the backup")
+            raise ParameterError(
+                f"there is no folder {path.parent}: make it, or write the backup elsewhere"
+            )
         try:
             vault.write_whole(path, data)
         except OSError as error:
@@ -116,7 +118,9 @@ class Backup:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise ParameterError(f"cannot read {path}: {error.strerror}") from error
+            raise ParameterError(
+                f"cannot read {path} ({error.strerror}): name a file that `torchfsl backup` wrote"
+            ) from error
         try:
             values, meta = arrays.decode(data)
         except DecodeError as error:
@@ -199,7 +203,8 @@ def settings_of(folder: Path) -> dict[str, bytes]:
     path = folder / "state.sqlite"
     if not path.exists():
         raise ParameterError(
-            f"{folder} is not a state folder: it has no state.sqlite", code="not-a-state-folder"
+            f"{folder} has no state.sqlite: name a server's state folder",
+            code="not-a-state-folder",
         )
     names = "'task', 'model', 'opened', 'halted', 'scaled'"
     query = f"SELECT name, value FROM settings WHERE name IN ({names})"  # noqa: S608 (ours)

@@ -40,7 +40,7 @@ try it on one machine
                  --state state1 --tls certs
   python -m training din --servers https://127.0.0.1:7000,https://127.0.0.1:7001 --tls certs
 
-docs/operate/ is the operator's manual.
+The pages of the menu 'Operate' are the operator's manual.
 """
 
 _CERTS = """\
@@ -52,7 +52,7 @@ In use, each organisation keeps its authority and keys to itself and hands out c
 _AUDITOR = """\
 Run the auditor of server 0 or server 1. It calls both servers and opens no port. The folder of
 --tls holds auditor-N.pem, its key, auditor-N-sign.key and the authorities. An auditor sees all that
-its server sees: it must collude with neither server, see docs/audit.md.
+its server sees: it must collude with neither server (see the page 'Audit the servers').
 It ends with status 74 when its folder cannot be read or written (a full disk): start it again.
 """
 
@@ -64,7 +64,8 @@ Exit status 0: the server passes; 3: it lied, with the step; 4: the transcript s
 _ADMIT = """\
 Issue admission tokens for the HTTPS door: one line for server 0, one for server 1.
 With --new, make the issuer's key first and print its entry for the admission files of both
-operators. A login service calls torchfsl.service.Issuer instead; see docs/web-door.md.
+operators. A login service calls torchfsl.service.Issuer instead (see the page
+'Apps and web pages').
 """
 
 _CLOSE = """\
@@ -93,7 +94,8 @@ _DOCTOR = """\
 Check this machine and, with the settings of a server, whether it would work with them: keys and
 certificates, addresses, the state folder, open files, the other server. Takes the options of serve,
 or --tls DIR alone for a folder of `torchfsl certs`. With --servers it takes the options of auditor,
-and checks the auditor and its disk. Exit status 1 if a check failed.
+and checks the auditor and its disk. A coordinator uses `torchfsl status` instead.
+Exit status 1 if a check failed.
 """
 
 
@@ -135,7 +137,11 @@ def make_parser() -> argparse.ArgumentParser:
     text = "check this machine, and the settings of a server before it is started"
     doctor = _add(commands, "doctor", _doctor, text, _DOCTOR, allow_abbrev=False)
     serving.add_options(doctor)
-    doctor.add_argument("--servers", metavar="URL0,URL1", help="of an auditor: both servers")
+    doctor.add_argument(
+        "--servers",
+        metavar="URL0,URL1",
+        help="for auditors, both servers; a coordinator uses torchfsl status",
+    )
     estimating.add_command(commands)
     return parser
 

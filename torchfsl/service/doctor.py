@@ -28,7 +28,7 @@ from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role, days_left, in_days, load_certificate
 from torchfsl.service.net.issuers import Issuers
 from torchfsl.service.net.text import printable, say
-from torchfsl.service.net.trust import ends_of, read_deny_list
+from torchfsl.service.net.trust import checked_seal, ends_of, read_deny_list
 from torchfsl.service.task import Task, rounds_spent
 from torchfsl.version import __version__
 
@@ -150,7 +150,8 @@ def _auditor(report: Report, options: argparse.Namespace) -> None:
     """What `torchfsl auditor` would find with the same options."""
     if options.party not in (0, 1) or options.tls is None or options.state is None:
         report.failed = True
-        say("FAILED  settings: an auditor needs --party 0 or 1, --servers, --tls and --state")
+        needed = "an auditor needs --party 0 or 1, --servers, --tls and --state"
+        say(f"FAILED  settings: {needed}. A coordinator runs `torchfsl status`")
         return
     party, folder, urls = options.party, options.state, options.servers.split(",")
     name = f"auditor-{party}"
@@ -169,9 +170,8 @@ def _pass_key(files: TlsFiles) -> SignKey:
     """The key by which an auditor signs."""
     if (pair := files.sign_pair()) is None:
         raise ParameterError(
-            f"expected the key with which this auditor signs, auditor-N-sign.key, next to "
-            f"{files.certificate}: "
-            "`torchfsl certs DIR --auditors` makes development keys"
+            f"the auditor's key for signatures, auditor-N-sign.key, is not next to "
+            f"{files.certificate}: `torchfsl certs DIR --auditors` makes development keys"
         )
     return pair[0]
 
@@ -310,18 +310,14 @@ def _party(files: TlsFiles, wanted: Identity) -> str:
     found = files.identity()
     if found != wanted:
         raise ParameterError(
-            f"{files.certificate} is that of {found}, not of {wanted}", code="wrong-certificate"
+            f"{files.certificate} is the certificate of {found}: put that of {wanted} there",
+            code="wrong-certificate",
         )
     return f"{wanted.uri}, {_validity(files.certificate)}"
 
 
 def _seal(files: TlsFiles, party: int) -> str:
-    key, certificate = files.seal_pair()
-    if files.authorities().seal_key(party, certificate) != key.public:
-        raise ParameterError(
-            f"{files.seal_certificate} is of another key than the one in its folder: put the "
-            "right one there"
-        )
+    checked_seal(files, party)
     return _validity(files.seal_certificate)
 
 
@@ -360,7 +356,7 @@ def _validity(path: Path) -> str:
 
 def _mode(path: Path) -> str:
     if path.stat().st_mode & 0o077:
-        raise ParameterError(f"others can read {path}: chmod 600 it")
+        raise ParameterError(f"others can read {path}: run `chmod 600 {path}`")
     return "nobody else can read it"
 
 
@@ -431,7 +427,7 @@ def _task(folder: Path) -> str:
     stored = settings_of(folder)
     if "halted" in stored:
         reason = printable(stored["halted"].decode())
-        raise ParameterError(f"halted: {reason} (see docs/operate/incidents.md)")
+        raise ParameterError(f"halted: {reason} (see the page 'Incidents')")
     plan, scaled = _plan_in(folder), int(stored.get("scaled", b"0"))
     opened, most = int(stored.get("opened", b"0")), plan.max_rounds if plan else 0
     told = rounds_spent(opened, most) or "goes on"

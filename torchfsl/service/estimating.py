@@ -27,7 +27,7 @@ _OPTIONS: tuple[tuple[str, type, float | None, str, str], ...] = (
     ("cores", int, 1, "N", "of a server's machine (default 1)"),
     ("bandwidth", float, 1.0, "GBIT", "gigabits a second of a server's machine (default 1)"),
     ("within", float, 3600.0, "SECONDS", "that a round may take (default 3600)"),
-    ("shards", int, None, "N", "of a cluster, see docs/ray.md: what front and shards take, too"),
+    ("shards", int, None, "N", "of a cluster (see the page 'One server over many machines')"),
 )
 
 

@@ -25,7 +25,8 @@ def show_state(folder: Path, num_rounds: int) -> int:
 
     if not (folder / "state.sqlite").exists():
         raise ParameterError(
-            f"{folder} is not a state folder: it has no state.sqlite", code="not-a-state-folder"
+            f"{folder} has no state.sqlite: name a server's state folder",
+            code="not-a-state-folder",
         )
     ledger = Ledger(folder / "state.sqlite")
     try:
@@ -35,13 +36,13 @@ def show_state(folder: Path, num_rounds: int) -> int:
         say(f"server {party}, model {model}" + (f", HALTED: {halted}" if halted else ""))
         if told := rounds_spent(*_budget(ledger)):
             say(told)
-        say("   round state      complete reports  in the sum        MB  seconds  why")
+        say("   round state      complete reports  expected  in the sum        MB  seconds  why")
         rounds = ledger.rounds("ORDER BY number DESC LIMIT ?", num_rounds)
         for row in reversed(rounds):
             seconds = (row.ended_at or time.time()) - row.opened_at
             say(
-                f"{row.number:>8} {row.state:<10} {row.reports:>16} {row.accepted:>11} "
-                f"{row.bytes / 1e6:>9.2f} {seconds:>8.1f}  {printable(row.why)}"
+                f"{row.number:>8} {row.state:<10} {row.reports:>16} {row.expected or '':>9} "
+                f"{row.accepted:>11} {row.bytes / 1e6:>9.2f} {seconds:>8.1f}  {printable(row.why)}"
             )
         for name in ("reports", "models"):
             files = [path for path in (folder / name).rglob("*") if path.is_file()]
@@ -94,6 +95,8 @@ def of_round(info: Mapping[str, Any]) -> str:
         parts = ["no round yet" if info["plan_digest"] else "no task yet"]
     elif info["open"]:
         parts = [f"round {info['round']} open, complete reports {info['complete']}"]
+        if info.get("expected"):  # server 0 closes the round at this number
+            parts.append(f"expected {info['expected']}")
     else:
         parts = [f"round {info['round']} {info['state']}"]
         if "accepted" in info:

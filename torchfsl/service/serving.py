@@ -51,7 +51,8 @@ Every option can be given in a TOML file instead (--config), options win:
   max-fetches = 16                   # of one client from one model
   min-clients = 100                  # refuse plans that open sums over fewer reports
 
-  engine = "ray://10.0.0.5:10001"    # evaluate on a cluster of Ray, see docs/ray.md
+  engine = "ray://10.0.0.5:10001"    # evaluate on a cluster of Ray (see the page
+                                     # 'One server over many machines')
   shards = 4
 
   replace = "nobody"                 # or "owner": who may replace a task that has a model
@@ -63,7 +64,8 @@ Every option can be given in a TOML file instead (--config), options win:
   bytes_in_flight = 268435456
   [storage]                          # fields of torchfsl.service.server.storage.NodeSettings
   reserve_bytes = 268435456
-  [web]                              # clients by HTTPS, see docs/web-door.md; needs torchfsl[web]
+  [web]                              # needs torchfsl[web]: clients by HTTPS
+                                     # (see the page 'Apps and web pages')
   listen = "0.0.0.0:7443"
   certificate = "/etc/torchfsl/web.pem"
   key = "/etc/torchfsl/web.key"
@@ -92,7 +94,7 @@ _OPTIONS: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
     ("tls-auditor-ca-0", "FILE", user_path, "authority of server 0's auditor, if there is one"),
     ("tls-auditor-ca-1", "FILE", user_path, "authority of server 1's auditor"),
     ("replace", "owner|nobody", str, "who may replace a task that has a model (default nobody)"),
-    ("deny", "FILE", user_path, "clients and coordinators that are shut out, see the manual"),
+    ("deny", "FILE", user_path, "who is shut out (see the page 'Certificates')"),
     ("metrics", "HOST:PORT", str, "where to answer /metrics, /livez, /readyz; none by default"),
     ("grpc-health", "HOST:PORT", str, "where to answer gRPC health checks; none by default"),
     ("min-clients", "N", int, "refuse plans that open sums over fewer reports (default 2)"),
@@ -133,7 +135,9 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     given, limits, storage, floors, web = _read_given(options)
     for name in ("party", "listen", "peer", "state"):
         if name not in given:
-            raise ParameterError(f"--{name} is missing; see torchfsl serve --help")
+            raise ParameterError(
+                f"--{name} is missing: give it, or set {name} in the file of --config"
+            )
     if given["party"] not in (0, 1):
         raise ParameterError(f"party is {given['party']}; the two servers are 0 and 1")
     level = given.get("log-level", "info")
@@ -321,5 +325,9 @@ def _section(kind: type[Any], values: Any, name: str) -> Any:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ParameterError(
+            f"cannot read the settings in {path} ({error.strerror}): correct the path"
+        ) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ParameterError(f"cannot read the settings in {path}: {error}") from error

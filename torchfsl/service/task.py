@@ -217,21 +217,20 @@ def not_replaced(party: int, version: int, consents: bool) -> str:
     A live task was restored that has opened no round since.
     """
     remedy = (
-        'both operators write replace = "owner" in their settings, if it is not there, and send '
-        "SIGHUP. Then the coordinator starts with replace=True or --replace"
+        'both operators set replace = "owner" and send SIGHUP, then the coordinator starts with '
+        "replace=True or --replace"
     )
     if consents:
-        remedy = (
-            'its operator lets nobody replace it: write replace = "owner" in its settings and '
-            "send it SIGHUP"
-        )
+        remedy = 'its operator sets replace = "owner" and sends SIGHUP'
     if not version:
         return (
             f"server {party} holds a task restored from a backup, and this plan is another one. "
             "To go on with the restored model, start with the settings of its plan: max_rounds is "
             f"what `torchfsl restore` printed. To give it up, {remedy}"
         )
-    return f"server {party} holds another task, with model version {version}: {remedy}"
+    return (
+        f"server {party} holds another task, with model version {version}. To replace it, {remedy}"
+    )
 
 
 def rounds_spent(opened: int, most: int) -> str:

@@ -72,7 +72,7 @@ class Norms:
                 names, times = ", ".join(s.name for s in segments), math.sqrt(norm / most)
                 raise ProtocolError(
                     f"{LIED}: {names} have {times:.3g} times the norm that {num_clients} proven "
-                    "reports make up. Nothing is applied, and the task halts: start a new one, as "
-                    "docs/operate/incidents.md describes",
+                    "reports make up. Nothing is applied, and the task halts: start a new one "
+                    "(see the page 'Incidents')",
                     code="sum-beyond-bound",
                 )

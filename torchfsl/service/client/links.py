@@ -258,7 +258,10 @@ class Links:
 
     def __init__(self, urls: Sequence[str], files: TlsFiles, policy: RetryPolicy) -> None:
         if len(urls) != 2:
-            raise ParameterError("two servers are needed: URL0 and URL1", code="two-servers-needed")
+            raise ParameterError(
+                f"expected URLs of server 0 and server 1, got {len(urls)}: write URL0,URL1",
+                code="two-servers-needed",
+            )
         self.links = tuple(Link(url, party, files, policy) for party, url in enumerate(urls))
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="torchfsl-call")
 

@@ -136,7 +136,7 @@ class Owner:
             if info["state"] in OPEN_STATES:
                 raise ProtocolError(
                     f"round {info['round']} of another task is {info['state']} at server {party}: "
-                    "see torchfsl close and torchfsl abandon",
+                    "end it with `torchfsl close` or `torchfsl abandon`",
                     code="another-task",
                 )
             if not info["live"] or (new.past is not None and not info["model"]["version"]):

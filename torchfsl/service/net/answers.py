@@ -24,8 +24,8 @@ _ROUND: Final = range(-1, 1 << 64)
 _INFO: Final[Mapping[str, type[Any] | range]] = {
     "party": range(2), "library": str, "wire_version": _COUNT, "plan_digest": str, "model": dict,
     "round": _ROUND, "state": str, "open": bool, "closes_at": float, "complete": _COUNT,
-    "reports": _COUNT, "accepted": _COUNT, "reason": str, "unready": str, "halted": str,
-    "live": bool, "may_have_opened": bool, "may_replace": bool, "stalled": str,
+    "expected": _COUNT, "reports": _COUNT, "accepted": _COUNT, "reason": str, "unready": str,
+    "halted": str, "live": bool, "may_have_opened": bool, "may_replace": bool, "stalled": str,
     "issuers": str, "rounds_opened": _COUNT, "max_rounds": _COUNT,
 }  # fmt: skip
 _ALWAYS: Final = (

@@ -135,7 +135,7 @@ def _of_tls(details: str) -> str:
     if "certificate has expired" in details:
         said = "its certificate, or its authority's, has expired: its operator renews it"
     elif "unable to get local issuer" in details or "self-signed" in details:
-        said = "its certificate is not from its authority's file here: compare the ca-server files"
+        said = "its certificate is not from its authority here: compare both sides' ca-server-*.pem"
     elif "Socket closed" in details:
         said = (
             "the connection was closed, as a server does that refuses this certificate: "

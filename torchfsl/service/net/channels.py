@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -30,9 +31,11 @@ from torchfsl.service.net.identity import (
     Role,
     days_left,
     load_certificate,
+    load_certificates,
     server_name,
 )
 
+_T = TypeVar("_T")
 _SCHEMES: Final = ("https://", "grpcs://")
 FLOW: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.http2.bdp_probe", 0),
@@ -92,9 +95,9 @@ class TlsFiles:
             ParameterError: a file cannot be read.
         """
         first, second = self.server_authorities
-        auditors = tuple(read_file(path) for path in self.auditor_authorities)
-        servers = read_file(first), read_file(second)
-        return Authorities(servers, read_file(self.clients_authority), auditors)
+        auditors = tuple(read_certificates(path) for path in self.auditor_authorities)
+        servers = read_certificates(first), read_certificates(second)
+        return Authorities(servers, read_certificates(self.clients_authority), auditors)
 
     def pair(self) -> tuple[bytes, bytes]:
         """Key and certificate chain.
@@ -102,11 +105,14 @@ class TlsFiles:
         Raises:
             ParameterError: a file cannot be read, or the key is not the certificate's.
         """
-        key, chain = read_file(self.key), read_file(self.certificate)
+        key, chain = read_file(self.key), read_certificates(self.certificate)
         try:
             public = load_pem_private_key(key, None).public_key()
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise ParameterError(f"{self.key} holds no private key without a password") from error
+            raise ParameterError(
+                f"{self.key}: expected a private key in PEM without a password, got other bytes: "
+                f"put the key of {self.certificate} there"
+            ) from error
         if public != load_certificate(chain).public_key():
             raise ParameterError(
                 f"{self.key} is not the key of the certificate {self.certificate}: put both of one "
@@ -137,7 +143,8 @@ class TlsFiles:
     def seal_pair(self) -> tuple[SealKey, bytes]:
         """A server's key for seals and its certificate: `server-0-seal.*` beside `server-0.pem`."""
         certificate = self.seal_certificate
-        return SealKey.from_pem(read_file(certificate.with_suffix(".key"))), read_file(certificate)
+        key = _read(certificate.with_suffix(".key"), SealKey.from_pem)
+        return key, read_certificates(certificate)
 
     def sign_pair(self) -> tuple[SignKey, bytes] | None:
         """A server's or auditor's key for signatures and its certificate, which auditors lack.
@@ -147,8 +154,8 @@ class TlsFiles:
         certificate = self.certificate.with_stem(f"{self.certificate.stem}-sign")
         if not certificate.with_suffix(".key").exists():
             return None
-        key = SignKey.from_pem(read_file(certificate.with_suffix(".key")))
-        return key, read_file(certificate) if certificate.exists() else b""
+        key = _read(certificate.with_suffix(".key"), SignKey.from_pem)
+        return key, read_certificates(certificate) if certificate.exists() else b""
 
     def days_left(self) -> int:
         """Days for which the certificate is still valid; raises as `identity.days_left`."""
@@ -220,7 +227,8 @@ def target(url: str) -> str:
     host, _, port = rest.rstrip("/").rpartition(":")
     if "://" in rest or not host or not port.isdecimal():
         raise ParameterError(
-            f"expected https://HOST:PORT, got {url!r}: write it so", code="invalid-address"
+            f"expected https://HOST:PORT, got {url!r}: write it as https://127.0.0.1:7000",
+            code="invalid-address",
         )
     return f"{host}:{port}"
 
@@ -245,6 +253,21 @@ def read_file(path: Path) -> bytes:
             f"cannot read {path} ({error.strerror}): correct the path. "
             "`torchfsl certs` makes development files"
         ) from error
+
+
+def read_certificates(path: Path) -> bytes:
+    """A file of certificates, PEM; raises ParameterError, with its name, for other bytes."""
+    _read(path, load_certificates)
+    return read_file(path)
+
+
+def _read(path: Path, parse: Callable[[bytes], _T]) -> _T:
+    """Read and parse a file; an error names the file."""
+    data = read_file(path)
+    try:
+        return parse(data)
+    except ParameterError as error:
+        raise ParameterError(f"{path}: {error}") from None
 
 
 def _stamp(files: TlsFiles) -> tuple[int, ...]:

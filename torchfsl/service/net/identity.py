@@ -33,6 +33,9 @@ from torchfsl.errors import Error, ParameterError
 
 LABEL_SESSION: Final = b"torchfsl session"
 _SCHEME: Final = "torchfsl"
+_NO_CERTIFICATE: Final = (
+    "expected a certificate in PEM, got other bytes: copy the certificate there again"
+)
 
 
 class NotAllowed(Error):
@@ -246,7 +249,7 @@ def load_certificate(pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
-        raise ParameterError(f"not a PEM certificate: {error}") from error
+        raise ParameterError(_NO_CERTIFICATE) from error
 
 
 def days_left(pem: bytes, path: Path) -> int:
@@ -278,7 +281,7 @@ def load_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
     try:
         return tuple(x509.load_pem_x509_certificates(pem))
     except ValueError as error:
-        raise ParameterError(f"not a PEM certificate: {error}") from error
+        raise ParameterError(_NO_CERTIFICATE) from error
 
 
 def _check_strength(key: object) -> None:

@@ -21,11 +21,12 @@ from typing import Final
 from cryptography.hazmat.primitives import hashes
 
 from torchfsl.errors import Error, ParameterError
-from torchfsl.service.net.channels import TlsFiles, read_file
+from torchfsl.service.net.channels import TlsFiles, read_certificates, read_file
 from torchfsl.service.net.identity import (
     Identity,
     NotAllowed,
     Role,
+    days_left,
     in_days,
     load_certificate,
     load_certificates,
@@ -108,8 +109,8 @@ class Trust:
             authorities, denied = self._files.authorities(), read_deny_list(self._deny)
             if authorities.keys != self._authorities.keys:
                 raise ParameterError(
-                    "the servers' authorities have other keys, which is another task: stop both "
-                    "servers for it"
+                    "the servers' authorities have other keys than the task: put the old files "
+                    "back, or stop both servers and start a new task"
                 )
         except (Error, OSError) as error:
             log.error("who may call stays as it was: %s", error)
@@ -203,18 +204,12 @@ class Validity:
         is_stale: a file has changed and cannot be used: what was read before stays in force.
 
     Raises:
-        ParameterError: a file cannot be read, or the sealing certificate is of another key.
-        NotAllowed: the sealing certificate is not this server's, or out of date.
+        ParameterError, NotAllowed: a file cannot be read, or as `checked_seal`.
     """
 
     def __init__(self, files: TlsFiles, party: int) -> None:
         self._files, self._party = files, party
-        key, self._seal = files.seal_pair()
-        self._key = key.public
-        if files.authorities().seal_key(party, self._seal) != self._key:
-            raise ParameterError(
-                "the sealing certificate is of another key than the one in its folder"
-            )
+        self._key, self._seal = checked_seal(files, party)
         self._refused, self._wrong, self.is_stale = b"", "", False
         self._ends = self._read()
         self._looked = time.monotonic()
@@ -282,6 +277,23 @@ class Validity:
         return ends_of(self._files)
 
 
+def checked_seal(files: TlsFiles, party: int) -> tuple[bytes, bytes]:
+    """The public sealing key of a server, 32 bytes, and its certificate, PEM.
+
+    Raises:
+        ParameterError: a file cannot be read, or the certificate is of another key or out of date.
+        NotAllowed: the certificate is not this server's.
+    """
+    key, certificate = files.seal_pair()
+    days_left(certificate, files.seal_certificate)
+    if files.authorities().seal_key(party, certificate) != key.public:
+        raise ParameterError(
+            f"{files.seal_certificate} is not the certificate of the key next to it: put both of "
+            "one pair there"
+        )
+    return key.public, certificate
+
+
 def ends_of(files: TlsFiles) -> dict[Path, float]:
     """When each file runs out, in seconds of the epoch; of several authorities the last one.
 
@@ -289,7 +301,7 @@ def ends_of(files: TlsFiles) -> dict[Path, float]:
         ParameterError: a file cannot be read.
     """
     paths = (files.certificate, files.seal_certificate, *files.server_authorities)
-    ends = {path: load_certificates(read_file(path))[0] for path in paths}
-    clients = load_certificates(read_file(files.clients_authority))
+    ends = {path: load_certificates(read_certificates(path))[0] for path in paths}
+    clients = load_certificates(read_certificates(files.clients_authority))
     ends[files.clients_authority] = max(clients, key=lambda one: one.not_valid_after_utc)
     return {path: one.not_valid_after_utc.timestamp() for path, one in ends.items()}

@@ -107,7 +107,8 @@ class Node:
             return
         if self.storage.running() is not None:
             raise ProtocolError(
-                "a round of another task is running: see torchfsl close and torchfsl abandon",
+                "a round of another task is running: end it with `torchfsl close` or "
+                "`torchfsl abandon`",
                 code="another-task",
             )
         server = recovery.first_server(self.storage, task, model, self._key)
@@ -147,7 +148,10 @@ class Node:
             return stored
         self.storage.check_not_halted()
         if (running := self.storage.running()) is not None:
-            raise ProtocolError(f"round {running.number} is running ({running.state})")
+            raise ProtocolError(
+                f"round {running.number} is running ({running.state}): end it with "
+                "`torchfsl close` or `torchfsl abandon`"
+            )
         message = self._make(number, Kind.ROUND_STATE)
         self.storage.open_log(number)
         with self._ledger.transaction():

@@ -96,7 +96,8 @@ class ServerProcess:
         check_addresses(settings)
         if identity != Identity(Role.SERVER, settings.party):
             raise ParameterError(
-                f"the certificate is that of {identity}, this is to be server {settings.party}",
+                f"{settings.tls.certificate} is the certificate of {identity}, not of server "
+                f"{settings.party}: put that server's there",
                 code="wrong-certificate",
             )
         self.settings = settings

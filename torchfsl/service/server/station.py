@@ -185,6 +185,7 @@ class Station:
             "open": self.is_open,
             "closes_at": min(last.closes_at, _LATEST) if last else 0.0,
             "complete": await self.run(self.num_complete) if self.is_open else reports,
+            "expected": last.expected if last else 0,
             "reports": reports,
             "accepted": last.accepted if last else 0,
             "reason": without_clients(last.why) if last else "",

@@ -104,7 +104,10 @@ class Storage:
         check_not_lost(folder)
         self.ledger = Ledger(folder / "state.sqlite")
         if (self.ledger.setting("party") or b"%d" % party) != b"%d" % party:
-            raise ParameterError(f"{folder} holds the state of server {1 - party}: name another")
+            raise ParameterError(
+                f"{folder} holds the state of server {1 - party}, not of server {party}: name "
+                "another folder with `--state DIR`"
+            )
         witness = witness or folder.with_name(folder.name + ".witness")
         if folder.resolve() in witness.resolve().parents:
             raise ParameterError(

@@ -49,7 +49,7 @@ _COLUMNS: Final = (
 )
 
 
-REMEDY: Final = "see 'When the state is refused' in docs/operate/incidents.md"
+REMEDY: Final = "see the page 'Incidents', 'When the state is refused'"
 
 
 class LedgerError(Error):
