@@ -96,7 +96,8 @@ class ServerProcess:
         check_addresses(settings)
         if identity != Identity(Role.SERVER, settings.party):
             raise ParameterError(
-                f"the certificate is that of {identity}, this is to be server {settings.party}",
+                f"expected the certificate of server {settings.party}, got that of {identity}: "
+                f"set tls to the folder of server {settings.party}",
                 code="wrong-certificate",
             )
         self.settings = settings
