@@ -6,9 +6,10 @@ Codes do not: programs, tests and peers compare `error.code`.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NoReturn
 
@@ -324,6 +325,16 @@ def whole_numbers(**given: object) -> list[int]:
             )
         whole.append(int(value))
     return whole
+
+
+@contextlib.contextmanager
+def noting(note: str) -> Iterator[None]:
+    """Add a `note` to an error of the block."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(note)
+        raise
 
 
 def as_number(what: str, given: object) -> float:

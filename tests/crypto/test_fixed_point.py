@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,11 +171,36 @@ def test_the_largest_cohort_that_fits_fits_and_one_more_is_refused(bits: int) ->
     limit = 2 ** (min(bits, 64) - 1) - 1
     most = limit // encoding.q_max
     encoding.check_headroom(most, 1)
-    with pytest.raises(ParameterError, match=rf"room for {most} clients.*more ring_bits"):
+    with pytest.raises(ParameterError, match=rf"use .* or max_clients={most}$"):
         encoding.check_headroom(most + 1, 1)
     encoding.check_headroom(most // 3, 3)
     with pytest.raises(ParameterError):
         encoding.check_headroom(most // 3 + 1, 3)
+
+
+@pytest.mark.parametrize(("clients", "weight"), [(1000, 1), (5, 400), (30_000, 3)])
+def test_each_value_that_the_message_names_makes_room(clients: int, weight: int) -> None:
+    fields: dict[str, Any] = {"ring_bits": 16, "frac_bits": 12, "clip": 1.0}
+    with pytest.raises(ParameterError) as info:
+        FixedPoint(**fields).check_headroom(clients, weight)
+    named = re.findall(r"(\w+)=([\d.e-]+)", str(info.value).partition(": ")[2])
+    assert "ring_bits" in dict(named)
+    for name, value in named:
+        cohort = {"max_clients": clients, "max_weight": weight}
+        number = float(value) if name == "clip" else int(value)
+        encoding = FixedPoint(**{**fields, **({} if name in cohort else {name: number})})
+        encoding.check_headroom(*({**cohort, name: number}[key] for key in cohort))
+
+
+def test_encodings_without_room_name_the_ring_that_has_it() -> None:
+    with pytest.raises(ParameterError, match="use ring_bits=32 or a smaller clip"):
+        FixedPoint.finest(16, 100, max_clients=100_000)
+    with pytest.raises(ParameterError, match=r"use ring_bits=24$"):
+        FixedPoint.filling(16, 8, max_clients=100_000)
+    assert FixedPoint.finest(32, 100, max_clients=100_000).clip >= 100
+    assert FixedPoint.filling(24, 8, max_clients=100_000).q_max >= 1
+    with pytest.raises(ParameterError, match=r"use fewer clients$"):
+        FixedPoint.filling(16, 8, max_clients=1 << 63)
 
 
 @pytest.mark.parametrize("bits", RING_BITS)

@@ -225,7 +225,7 @@ def test_a_budget_below_what_rows_names_is_said_with_both_numbers() -> None:
     assert (
         f"this client uses {named} rows of factors.weight (segment 'rows4'), and the "
         "plan's rows_per_client is 5: train on fewer batches, or make a plan with "
-        f"rows_per_client={named} or more (fed.suggest_rows)"
+        f"rows_per_client={named}, which fits it (fed.suggest_rows fits all)"
     ) == str(info.value)
 
 

@@ -308,7 +308,7 @@ def test_what_is_given_in_another_place_is_refused_with_the_remedy() -> None:
             block(fed, servers, client, data_of(client))
     with pytest.raises(TypeError, match="did you mean 'max_clients'"):
         federated(max_client=3)
-    with pytest.raises(ParameterError, match="servers learn these counts"):
+    with pytest.raises(ParameterError, match="servers learn how many sent each row"):
         federated(average="mean")
     with pytest.raises(ParameterError, match="needs max_weight"):
         federated(average="weight").local_servers()

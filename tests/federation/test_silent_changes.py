@@ -207,3 +207,25 @@ def test_resume_in_the_same_process_refuses_another_plan_as_well() -> None:
     simulate(fed, train)
     with raises(ParameterError, "another-task"):
         simulate(fed, train, rounds=2, resume=result)
+
+
+def test_a_round_refuses_servers_that_have_the_plan_before_the_present_one() -> None:
+    fed, train = start(**SIZES)
+    old, first = fed.local_servers(), fed.plan
+    fed.make_plan(max_clients=3)
+    with raises(ParameterError, "another-task") as caught:
+        one_round(fed, train, old)
+    assert "call servers = fed.local_servers() again" in str(caught.value)
+    fed.plan = first
+    one_round(fed, train, old)
+
+
+def test_a_client_whose_batches_the_model_does_not_take_is_named_before_the_first_round() -> None:
+    fed, train = start(max_clients=2)
+    data = {3: [], 7: [(torch.tensor([[0.5]]),)]}
+    with pytest.raises(Exception) as caught:  # noqa: PT011 torch's own
+        torchfsl.simulate(fed, data, train, rounds=1)
+    assert caught.value.__notes__ == ["This was client 7, before round 0 of simulate()."]
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        fed.suggest_rows(data)
+    assert caught.value.__notes__ == ["This was client 7 of the clients given."]

@@ -289,6 +289,12 @@ def test_what_goes_wrong_names_the_client_and_settings_are_checked() -> None:
     with pytest.raises(KeyError) as info:
         torchfsl.simulate(fed, DATA, fail, rows=rows_of, rounds=1)
     assert any("This was client 0 in round 0" in note for note in info.value.__notes__)
+    with pytest.raises(KeyError) as info:
+        torchfsl.simulate(
+            fed, DATA, lambda data: None, rows=rows_of, rounds=1, evaluate_client=fail,
+            protocol="plain",
+        )  # fmt: skip
+    assert info.value.__notes__ == ["This was client 0 in an evaluation of simulate()."]
     for options, message in [
         ({"clients_per_round": 7}, r"clients_per_round is 7 and there are 6 clients"),
         ({"rounds": 0}, "at least 1"),

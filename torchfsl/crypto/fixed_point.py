@@ -122,7 +122,8 @@ class FixedPoint:
         if most < 1:
             raise ParameterError(
                 f"a ring of {ring_bits} bits is too small for {max_clients} clients of weight up "
-                f"to {max_weight} and noise up to {noise}: use more ring_bits",
+                f"to {max_weight} and noise up to {noise}: "
+                f"{_wider(max_clients * max_weight + noise)}",
                 code="ring-overflow",
             )
         return cls(ring_bits, frac_bits, math.ldexp(most, -frac_bits), rounding)
@@ -165,8 +166,8 @@ class FixedPoint:
                 return cls.filling(ring_bits, frac_bits, rounding=rounding, **cohorts)
         raise ParameterError(
             f"a ring of {ring_bits} bits is too small for values up to {clip} from {max_clients} "
-            f"clients of weight up to {max_weight}, with noise up to {noise}: use more ring_bits "
-            "or a smaller clip",
+            f"clients of weight up to {max_weight}, with noise up to {noise}: "
+            f"{_wider(cohort * math.ceil(clip) + noise)} or a smaller clip",
             code="ring-overflow",
         )
 
@@ -188,14 +189,26 @@ class FixedPoint:
         """
         worst = max_clients * max_weight * self.q_max
         if worst > self.capacity:
-            room = self.capacity // (max_weight * self.q_max)
             raise ParameterError(
                 f"the sum of {max_clients} clients of weight up to {max_weight} can reach "
-                f"{worst}, above the {self.ring_bits}-bit ring's limit {self.capacity} (room for "
-                f"{room} clients): use more ring_bits, fewer frac_bits, a smaller clip or a "
-                "smaller max_weight",
+                f"{worst}, above the {self.ring_bits}-bit ring's limit {self.capacity}: "
+                + " or ".join(self._that_fit(max_clients, max_weight)),
                 code="ring-overflow",
             )
+
+    def _that_fit(self, max_clients: int, max_weight: int) -> list[str]:
+        """By argument the value next to this encoding's under which no sum can wrap."""
+        cohort = max_clients * max_weight
+        most = self.capacity // cohort
+        fewer = [b for b in range(self.frac_bits) if 1 <= math.floor(self.clip * 2**b) <= most]
+        ways = [_wider(cohort * self.q_max)]
+        ways += [f"frac_bits={bits}" for bits in fewer[-1:]]
+        ways += [f"clip={math.ldexp(most, -self.frac_bits)}"] * (most > 0)
+        clients = self.capacity // (max_weight * self.q_max)
+        ways += [f"max_clients={clients}"] * (clients > 1)
+        weight = self.capacity // (max_clients * self.q_max)
+        ways += [f"max_weight={weight}"] * (max_weight > weight > 0)
+        return ways
 
     def quantise(
         self, values: npt.ArrayLike, *, rounding_key: bytes | None = None
@@ -243,6 +256,12 @@ class FixedPoint:
     def dequantise(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Integers (single values or sums) back to reals: whole * 2**-frac_bits."""
         return whole.astype(np.float64) * 2.0**-self.frac_bits
+
+
+def _wider(total: int) -> str:
+    """The remedy for sums up to `total`: the narrowest ring, or fewer clients if none has room."""
+    rings = [bits for bits in ring.RING_BITS if total < 1 << (min(bits, 64) - 1)]
+    return f"use ring_bits={rings[0]}" if rings else "use fewer clients"
 
 
 def _check_cohort(max_clients: int, max_weight: int, noise: int) -> None:

@@ -169,8 +169,8 @@ class KeyPair:
         """
         if self.noise_budget(given) < 1:
             raise RejectedSubmission(
-                "a ciphertext cannot be decrypted: it has another key, or is not a sum of honest "
-                "updates"
+                "a ciphertext cannot be decrypted, because it has another key or is not a sum of "
+                "honest updates: repeat the round"
             )
         machine = _machine(self.scheme)
         out = np.empty((len(given), self.scheme.degree), dtype=np.uint64)

@@ -145,7 +145,7 @@ def check_budget(segment: Segment, tables: list[Table], wanted: Mapping[str, tor
         raise ParameterError(
             f"this client uses {named} rows of {names} (segment {segment.name!r}), and the plan's "
             f"rows_per_client is {segment.k_max}: train on fewer batches, or make a plan with "
-            f"rows_per_client={named} or more (fed.suggest_rows)"
+            f"rows_per_client={named}, which fits it (fed.suggest_rows fits all)"
         )
 
 

@@ -372,12 +372,15 @@ class Round:
         try:
             sent = self._put_back()
         except Error as failure:  # the caller sees its own error, an interruption for example
-            error.add_note(f"torchfsl could not send an all-zero report in its place: {failure}")
+            error.add_note(
+                f"torchfsl could not send an all-zero report of client {self.client_id}: {failure}"
+            )
             return
         if sent:
             error.add_note(
-                "torchfsl sent an all-zero report in place of this client's update, so it has "
-                f"participated in round {self.number} and can do so again in the next one."
+                f"torchfsl sent an all-zero report for client {self.client_id}, which has "
+                f"participated in round {self.number} and can do so again in the next one. "
+                "A second fed.round() in this one removes its report."
             )
 
     def _put_back(self, *, leaving: bool = False) -> bool:

@@ -31,7 +31,7 @@ from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
 from torchfsl.engine.watch.table import Check, Source
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import ParameterError, ProtocolError, noting
 from torchfsl.faces import public
 from torchfsl.federation.local_servers import Kind, LocalServers, OptimizerMaker, make_servers
 from torchfsl.federation.planning import (
@@ -139,8 +139,7 @@ class Federated:
         **options: Unpack[ModelPlanOptions],
     ) -> None:
         """Put hooks on the model's embeddings and on the optimizers; make the plan."""
-        known = (*Federated.__init__.__annotations__, *_OPTIONS)
-        check_options("Federated", options, [name for name in known if name != "return"])
+        check_options("Federated", options, [*Federated.__init__.__annotations__, *_OPTIONS])
         check_average(average, {"max_weight": 1, **options})
         settings = Settings(
             rows=Rows() if rows == "auto" else rows,
@@ -243,8 +242,10 @@ class Federated:
         Args:
             clients: the batches of each client; or of each its ids by table name.
         """
-        every: Iterable[Any] = clients.values() if isinstance(clients, Mapping) else clients
-        found: list[Any] = [one if isinstance(one, Mapping) else self.rows_of(one) for one in every]
+        found: list[Any] = []
+        for client, one in clients.items() if isinstance(clients, Mapping) else enumerate(clients):
+            with noting(f"This was client {client} of the clients given."):
+                found.append(one if isinstance(one, Mapping) else self.rows_of(one))
         return advise(self.hooks.inventory.tables, found)
 
     def rows_of(self, batches: Iterable[Any], *, call: Call | None = None) -> dict[str, Any]:
@@ -367,7 +368,7 @@ class Federated:
                 that are repeated. Drawn from the system when None.
 
         Raises:
-            ParameterError: the plan, the rows or the weight do not fit.
+            ParameterError: plan, rows or weight do not fit, or `servers` have an earlier plan.
             ProtocolError: no round is open.
         """
         if not hasattr(servers, "participant"):
@@ -377,6 +378,7 @@ class Federated:
             )
         if batches is not None and rows is not None:
             raise ParameterError("pass batches= or rows=, not both")
+        self.planner.check_servers(servers.plan)
         check_batches(batches)
         client_id = getattr(servers, "client_id", None) if client_id is None else client_id
         if client_id is None:

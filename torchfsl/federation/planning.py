@@ -115,6 +115,7 @@ class Planner:
     def __init__(self, hooks: Hooks, options: dict[str, Any]) -> None:
         self._hooks, self.options = hooks, options
         self.plan: SubmodelPlan | None = None
+        self._replaced: list[SubmodelPlan] = []
 
     def take(self, plan: SubmodelPlan) -> None:
         """Use another plan, and warn if it has no noise and the one before had."""
@@ -124,7 +125,22 @@ class Planner:
                 "privacy.calibrate() again, as fed.plan = privacy.calibrate(fed.plan, ...)",
                 stacklevel=outside(),
             )
+        if self.plan is not None:
+            self._replaced.append(self.plan)
         self.plan = plan
+
+    def check_servers(self, plan: SubmodelPlan) -> None:
+        """Refuse servers of a `plan` that another one has replaced since.
+
+        Raises:
+            ParameterError: if they have it.
+        """
+        if plan is not self.plan and any(plan is old for old in self._replaced):
+            raise ParameterError(
+                "fed.plan was set after these servers were made, and they still have the plan "
+                "before it: call servers = fed.local_servers() again",
+                code="another-task",
+            )
 
     def warn_of_unused_noise(self) -> None:
         """Say that `calibrate` made a plan with noise and this one, without, is in use."""
@@ -198,7 +214,7 @@ def check_average(average: object, options: Mapping[str, Any]) -> None:
     if average not in get_args(Average):
         raise ParameterError(
             f"average is {average!r}: choose 'clients' (servers learn nothing more), 'rows' "
-            "(servers learn these counts of each row) or 'weight' (servers learn sums of weights)"
+            "(servers learn how many sent each row) or 'weight' (servers learn sums of weights)"
         )
     if average == "weight" and "max_weight" not in options:
         raise ParameterError(
@@ -212,6 +228,7 @@ def check_options(function: str, given: Iterable[str], known: Collection[str]) -
     Raises:
         TypeError: naming the first one and the nearest that there is.
     """
+    known = {*known} - {"options", "return"}
     for name in given:
         if name in ("epsilon", "delta"):
             raise TypeError(

@@ -99,7 +99,7 @@ class RemoteServers(Closing):
         if self._is_over():
             log.warning(
                 "no round is left for client %d: the task has opened all rounds of its plan, or "
-                "has all reports of this client: start it again once a new task has begun",
+                "has all reports of this client. Start this client again when a new task begins",
                 self.client_id,
             )
         while not self._is_over():

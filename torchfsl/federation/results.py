@@ -26,8 +26,9 @@ class RoundResult:
         clients: numbers of the clients in the sum.
         num_clients: how many those are.
         sums: by segment the opened integer sums, int64 [positions, values].
-        counts: by segment how many clients (which weight) sent each row, int64 [rows]; empty under
-            `average="clients"`.
+        counts: by segment for each row what the average divides by, int64 [rows]: under `rows` the
+            clients that sent it, under `weight` their weights. Empty under `clients`, and in the
+            result of `simulate`.
         loss: mean of the finite losses that clients set; None without any.
         metrics: what `evaluate` returned, in rounds that were evaluated.
         upload_bytes: mean per client, everything counted.

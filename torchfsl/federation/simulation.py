@@ -22,7 +22,7 @@ import numpy as np
 from torchfsl.crypto import kdf
 from torchfsl.engine.lookups import RowIds, by_table
 from torchfsl.engine.round import Round
-from torchfsl.errors import ParameterError, as_number, expect_a, expect_able, expect_call
+from torchfsl.errors import ParameterError, as_number, expect_a, expect_able, expect_call, noting
 from torchfsl.faces import outside, public
 from torchfsl.federation.checkpoints import check_seed, checkpoint_of, go_on, keep, take_plan
 from torchfsl.federation.federated import Federated
@@ -190,11 +190,9 @@ class _Simulation(Generic[Data]):
         """Complete a missing plan: budgets that fit every client, the largest weight."""
         if self.fed.planner.plan is not None:
             return
-        changes: dict[str, Any] = {
-            "max_clients": self.fed.planner.options["max_clients"] or self.size
-        }
-        least, most = self.fed.planner.options["min_clients"], changes["max_clients"]
-        changes["min_clients"] = min(least, most)
+        options = self.fed.planner.options
+        least, most = options["min_clients"], options["max_clients"] or self.size
+        changes: dict[str, Any] = {"max_clients": most, "min_clients": min(least, most)}
         if least > most:
             warnings.warn(
                 f"min_clients = {least} is lowered to {most}, the clients of a round"
@@ -203,7 +201,10 @@ class _Simulation(Generic[Data]):
                 stacklevel=outside(),
             )
         if self.fed.planner.needs_rows:
-            asked = [self.ids_of(one) for one in self.data.values()]
+            asked = []
+            for client, one in self.data.items():
+                with noting(f"This was client {client}, before round 0 of simulate()."):
+                    asked.append(self.ids_of(one))
             changes["rows_per_client"] = self.fed.row_counts(asked).rows_per_client()
         if self.weights:
             changes |= self._by_weight()
@@ -273,11 +274,8 @@ class _Simulation(Generic[Data]):
         losses: dict[int, float] = {}
         with servers.round(chosen) as result:
             for client in chosen:
-                try:
+                with noting(f"This was client {client} in round {number} of simulate()."):
                     rnd = self._participate(servers, number, client)
-                except Exception as error:
-                    error.add_note(f"This was client {client} in round {number} of simulate().")
-                    raise
                 if rnd.loss is not None:
                     losses[client] = rnd.loss
         self._warn_of_odd(number, losses)
@@ -349,7 +347,9 @@ class _Evaluation(Generic[Data]):
         parts: dict[str, list[float]] = {}
         for client, data in self.data.items():
             self.fed.hooks.personal.switch_to(client)
-            for name, value in _named("evaluate_client", self.each(data)).items():
+            with noting(f"This was client {client} in an evaluation of simulate()."):
+                own = _named("evaluate_client", self.each(data))
+            for name, value in own.items():
                 parts.setdefault(name, []).append(value)
         return found | {name: math.fsum(values) / len(values) for name, values in parts.items()}
 

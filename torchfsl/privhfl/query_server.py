@@ -101,7 +101,8 @@ class QueryServer:
         topic = message.topic
         if topic.querying not in self._seeds or topic.querying == topic.answering:
             raise RejectedSubmission(
-                f"client {topic.querying} is not allowed to query client {topic.answering}"
+                f"client {topic.querying} may not query client {topic.answering}: expected a "
+                "client of the plan, and another one to answer"
             )
         asks = message.kind in (Kind.DEALING, Kind.QUERY)
         if sender != (topic.querying if asks else topic.answering):

@@ -163,7 +163,8 @@ class ClientRound:
         message = messages.decode(self.plan, data, kind)
         if (message.round_number, message.client) != wanted:
             raise ProtocolError(
-                "the aggregator answered for another client or round", code="answer-for-another"
+                "the aggregator answered for another client or round: join the next round",
+                code="answer-for-another",
             )
         return message
 

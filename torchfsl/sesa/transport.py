@@ -60,7 +60,8 @@ class Line:
         message = messages.decode(self.plan, data, kind)
         if (message.round_number, message.client) != (self.round_number, self.client_id):
             raise ProtocolError(
-                "the server answered for another client or round", code="answer-for-another"
+                "the server answered for another client or round: join the next round",
+                code="answer-for-another",
             )
         return message
 

@@ -63,8 +63,8 @@ def _moment(
         return moment
     if name not in new:
         raise ParameterError(
-            f"{type(optimizer).__name__} keeps {key!r}, which belongs to no tensor, so its "
-            "state cannot grow: begin with a fresh one",
+            f"{type(optimizer).__name__} keeps {key!r}, which belongs to no tensor of the model, "
+            "so its state cannot grow: begin with a new optimizer state",
             code="optimizer-state",
         )
     old, value = model.state[name], new[name]

@@ -42,8 +42,8 @@ class Participation:
         wait = self.last.get(client, index - self._separation) + self._separation - index
         if wait > 0:
             raise RejectedSubmission(
-                f"client {client} comes too early: leave it out until the servers have opened more "
-                f"rounds ({wait}, the present one included)",
+                f"client {client} comes too early: leave it out until {wait} more rounds have "
+                "opened, this one included",
                 code="too-early",
             )
 

@@ -117,7 +117,9 @@ class SubmodelPlan:
         _check_sum_bound(self)
         names = [segment.name for segment in self.segments]
         if not names or len(set(names)) != len(names):
-            raise ParameterError("a plan needs segments, and their names must differ")
+            raise ParameterError(
+                f"the plan has the segments {names}: give one or more, whose names must differ"
+            )
         owned = [tensor.name for segment in self.segments for tensor in segment.tensors]
         if len(set(owned)) != len(owned):
             raise ParameterError(
@@ -324,7 +326,10 @@ def _check_clients(plan: SubmodelPlan) -> None:
             code="weight-limit",
         )
     if plan.max_rounds < 0:
-        raise ParameterError("max_rounds is not negative; 0 sets no bound", code="out-of-range")
+        raise ParameterError(
+            f"max_rounds is {plan.max_rounds}: choose 1 or more, or 0 for no limit",
+            code="out-of-range",
+        )
     if not 1 <= plan.min_contributors <= plan.max_clients:
         raise ParameterError(
             f"min_contributors is {plan.min_contributors}: choose 1 (every position is opened) "
@@ -346,8 +351,9 @@ def _check_noise(plan: SubmodelPlan) -> None:
         raise ParameterError(f"{stated}: choose from 0 up to {MAX_BOUND}, {MAX_SIGMA}, {MAX_SIGMA}")
     if bound and bound * bound < values_per_client(plan):
         raise ParameterError(
-            f"l2_bound is {bound}, which rounding {values_per_client(plan)} values alone can "
-            f"exceed: use a bound of {math.isqrt(values_per_client(plan)) + 1}",
+            f"l2_bound is {bound}, in steps of {2.0**-plan.encoding.frac_bits:g}, and rounding "
+            f"{values_per_client(plan)} values can exceed it: use a bound of "
+            f"{math.isqrt(values_per_client(plan)) + 1}, or that of privacy.l2_bound",
             code="bound-too-small",
         )
     _check_bounds(plan)
@@ -357,8 +363,8 @@ def _check_noise(plan: SubmodelPlan) -> None:
         )
     if (lane_sigma > 0) != (sigma > 0 and plan.lane != "none"):
         raise ParameterError(
-            "lane_sigma is above 0 exactly when noise_sigma is and there is a lane, since an "
-            "exact count next to noisy values would give them away",
+            f"lane_sigma is {lane_sigma} and noise_sigma {sigma}: set both above 0 under "
+            "average='rows' or 'weight', as privacy.calibrate() does, else lane_sigma=0",
             code="lane-noise",
         )
     cohort = plan.max_clients * plan.max_weight

@@ -133,7 +133,7 @@ def estimate(
     count = plan.max_clients if clients is None else check_number("clients", clients)
     if not 1 <= count <= plan.max_clients:
         raise ParameterError(
-            f"clients is {count}: the plan has max_clients = {plan.max_clients}, plan for more",
+            f"clients is {count}: choose 1 to {plan.max_clients}, or plan for more max_clients",
             code="client-limits",
         )
     _check_positive("cores", cores, "4")

@@ -79,7 +79,10 @@ class TreeSegment(Segment):
                 raise ParameterError(f"{where}: a dense segment has no trees and tau = 1")
             return
         if not (0 <= self.nu <= 7 and self.num_bins >= 0 and 0 <= self.stash <= self.k_max):
-            raise ParameterError(f"{where}: needs nu in 0..7, bins >= 0, stash in 0..k_max")
+            raise ParameterError(
+                f"{where}: nu is {self.nu}, num_bins {self.num_bins} and stash {self.stash}, "
+                f"expected nu in 0..7, num_bins from 0 and stash in 0..{self.k_max} (k_max)"
+            )
         if self.num_bins == 0:
             if self.stash != self.k_max or self.theta != 0 or self.binned:
                 raise ParameterError(f"{where}: full-domain trees need stash = k_max, theta 0")

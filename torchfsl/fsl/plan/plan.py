@@ -387,6 +387,6 @@ def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
     limits = ("max_participations", "min_separation")
     expect_ints(fields, tuple(name for name in limits if name in fields))
     if fields.get("proofs") == "none":
-        raise ParameterError("proofs stands in a plan only where it is not 'none'")
+        raise ParameterError("proofs is 'none', which a plan's JSON leaves out: delete that entry")
     keys = ("server_keys", *_OF_AUDIT[1:])
     return {name: tuple(fields[name]) for name in keys if name in fields}

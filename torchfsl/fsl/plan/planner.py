@@ -133,6 +133,7 @@ def build_plan(
             f"above_break_even is {above_break_even!r}: choose 'error', 'dense' or 'keep'",
             code="unknown-option",
         )
+    _check_bounds(l2_bounds, [spec.name for spec in specs], fields.get("l2_bound", 0), encoding)
     max_clients, max_weight, max_epochs, l2_bound = whole_numbers(
         max_clients=max_clients,
         max_weight=fields.get("max_weight", 1),
@@ -140,7 +141,6 @@ def build_plan(
         l2_bound=fields.get("l2_bound", 0),
     )
     lane: Lane = fields.get("lane", "none")
-    _check_bounds(l2_bounds, [spec.name for spec in specs], fields.get("l2_bound", 0), encoding)
     lanes = 0 if lane == "none" else 1
     segments = []
     for spec in specs:
@@ -163,7 +163,7 @@ def build_plan(
 
 
 def _check_bounds(l2_bounds: object, names: list[str], l2_bound: int, encoding: FixedPoint) -> None:
-    """Refuse what is no mapping from segments of these names, and bounds of another unit.
+    """Refuse what is no mapping from segments of these names, real norms, and other units.
 
     Raises:
         ParameterError: with the names that there are, or both units.
@@ -174,7 +174,14 @@ def _check_bounds(l2_bounds: object, names: list[str], l2_bound: int, encoding: 
         raise ParameterError(
             f"l2_bounds names {odd}: the plan's segments are {names}", code="unknown-segment"
         )
+    made = f"FixedPoint({encoding.ring_bits}, {encoding.frac_bits}, {encoding.clip})"
     for bound in (l2_bound, *l2_bounds.values()):
+        if isinstance(bound, float):
+            raise ParameterError(
+                f"l2_bound is {bound}, not an integer: for a norm of real values pass "
+                f"torchfsl.privacy.l2_bound(torchfsl.{made}, {bound})",
+                code="not-whole",
+            )
         check_bound(bound, encoding)
 
 
@@ -261,7 +268,7 @@ def plan_segment(
         )
     if spec.k_max < 1:
         raise ParameterError(
-            f"segment {spec.name!r}: k_max, its rows_per_client, is {spec.k_max}: give at least 1",
+            f"segment {spec.name!r}: rows_per_client (k_max) is {spec.k_max}: give at least 1",
             code="row-limit",
         )
     spec = dataclasses.replace(spec, k_max=min(spec.k_max, m))

@@ -199,7 +199,8 @@ class ReportBook:
         sent = self._answers_sent[client]
         if sent >= MOST_ANSWERS:
             raise RejectedSubmission(
-                f"client {client} was answered {sent} times in round {self.round_number}: no more",
+                f"client {client} was answered {sent} times in round {self.round_number}, "
+                "the maximum: join the next round",
                 code="too-many-answers",
             )
         if sent:
