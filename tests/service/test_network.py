@@ -313,6 +313,15 @@ def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair
         ({}, "another server runs on the state in"),
         ({"--state": "fresh"}, "cannot listen on 127.0.0.1:"),
         ({"--peer": "fsl.example"}, "--peer: expected https://HOST:PORT, got 'fsl.example'"),
+        (
+            {"--peer": "https://fsl.example:7000:1"},
+            "--peer: expected https://HOST:PORT, got 'https",
+        ),
+        ({"--peer": "https://fsl.example:70000"}, "--peer: expected https://HOST:PORT, got 'https"),
+        (
+            {"--peer": "https://fsl.example/a:7000"},
+            "--peer: expected https://HOST:PORT, got 'https",
+        ),
         ({"--listen": "everywhere"}, "--listen: expected HOST:PORT, got 'everywhere'"),
         ({"--party": "1"}, "holds the state of server 0"),
         ({"--tls": "nowhere"}, "`torchfsl certs` makes development files"),

@@ -8,6 +8,7 @@ this certificate.
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from torchfsl.service.net.identity import (
 
 _T = TypeVar("_T")
 _SCHEMES: Final = ("https://", "grpcs://")
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[^\s:/?#@\[\]]+):(?P<port>[0-9]{1,5})")
 FLOW: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
@@ -224,13 +226,13 @@ def target(url: str) -> str:
     rest = url
     for scheme in _SCHEMES:
         rest = rest.removeprefix(scheme)
-    host, _, port = rest.rstrip("/").rpartition(":")
-    if "://" in rest or not host or not port.isdecimal():
+    found = _ADDRESS.fullmatch(rest.rstrip("/"))
+    if found is None or not 0 < int(found["port"]) < 1 << 16:
         raise ParameterError(
             f"expected https://HOST:PORT, got {url!r}: write it as https://127.0.0.1:7000",
             code="invalid-address",
         )
-    return f"{host}:{port}"
+    return found[0]
 
 
 def _client_credentials(files: TlsFiles, certificate: bytes) -> grpc.ChannelCredentials:
