@@ -28,6 +28,7 @@ from torchfsl.service import Issuer, LoopbackServers
 from torchfsl.service.command import main as torchfsl_command
 
 USERS, ITEMS, WIDTH, FIRST = 1000, 2000, 8, 1_000_000
+ROUND_SECONDS = 60.0  # so long a round waits for a page, which may have closed in training
 PAGE = "/examples/two-tower/index.html"
 PACKAGE = Path(__file__).resolve().parents[1] / "torchfsl" / "web"
 
@@ -128,9 +129,11 @@ def main() -> None:
     parser.add_argument("--package", type=Path, default=PACKAGE, help="built torchfsl/web")
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    site = ThreadingHTTPServer(
-        ("127.0.0.1", arguments.port), functools.partial(Site, directory=str(arguments.package))
-    )
+    files = functools.partial(Site, directory=str(arguments.package))
+    try:
+        site = ThreadingHTTPServer(("127.0.0.1", arguments.port), files)
+    except OSError as error:
+        sys.exit(f"web_page: port {arguments.port}: {error.strerror}: add --port 8081")
     origin = f"http://127.0.0.1:{site.server_port}"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -152,7 +155,7 @@ def main() -> None:
                     threading.Thread(target=told, args=(neighbour, *given), daemon=True).start()
                 print("accept the certificate of", *doors, "in your browser, then open", flush=True)
                 print(f"{origin}{PAGE}?user=7&likes=3,14,15", flush=True)
-                for result in task.rounds(arguments.rounds, expected=3, timeout=3600):
+                for result in task.rounds(arguments.rounds, expected=3, timeout=ROUND_SECONDS):
                     print(result, flush=True)
                 print("done: stop this program with Ctrl-C", flush=True)
                 threading.Event().wait()

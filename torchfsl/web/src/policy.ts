@@ -115,7 +115,7 @@ async function seedOf(plan: CorePlan, coins: Bytes[]): Promise<string> {
 
 function demand(isMet: boolean, field: string, have: unknown): void {
   if (isMet) return;
-  throw new TorchfslError("below-policy", `the plan's ${field} is ${have}, below a floor`);
+  throw new TorchfslError("below-policy", `the plan's ${field} is ${have}, outside the policy`);
 }
 
 function invalid(why: string): never {

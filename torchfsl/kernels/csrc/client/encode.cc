@@ -274,7 +274,7 @@ std::vector<Part> checked_update(const Plan& plan, const tfsl_part* given, std::
     const Segment& s = plan.segments[part.segment];
     Part& own = parts[part.segment];
     if (s.dense() ? part.rows || part.num_rows != s.m : false) {
-      refuse("wrong-shape", of(s) + "a dense segment has all m values, and rows NULL");
+      refuse("wrong-shape", of(s) + "a dense segment has all its values and no ids");
     }
     if (!s.dense()) own.rows = checked_ids(s, part.rows, part.num_rows);
     const std::size_t values = part.num_rows * s.tau;
