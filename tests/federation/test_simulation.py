@@ -331,7 +331,7 @@ def test_data_in_another_form_is_named_with_both_remedies() -> None:
     _, fed, train = setup()
     table: Any = {"user": torch.tensor([1]), "item": torch.tensor([2])}
     for data, kind in ((table, "dict"), ([torch.zeros(3)], "list")):
-        with pytest.raises(ParameterError, match=rf"got {kind}: pass batches=.* or rows="):
+        with pytest.raises(ParameterError, match=rf"got {kind} .*pass batches=.* or rows="):
             torchfsl.simulate(fed, [data] * 2, train, rounds=1)
 
 
@@ -388,6 +388,14 @@ def test_data_of_clients_that_are_no_batches_are_told_how_to_name_them(odd: Any)
     with pytest.raises((RuntimeError, TypeError, AttributeError, ValueError)) as info:
         torchfsl.simulate(fed, [odd, odd], train, batches=lambda data: data, rounds=1)
     assert "pass batches=" not in str(info.value)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.int16])
+def test_ids_of_another_dtype_are_told_which_one_to_pass(kind: torch.dtype) -> None:
+    _, fed, train = setup()
+    odd = [tuple(values.to(kind) for values in batch) for batch in data_of(0)]
+    with pytest.raises(ParameterError, match=r"labels last, ids as torch\.int64, got"):
+        torchfsl.simulate(fed, [odd, odd], train, rounds=1)
 
 
 def test_rows_are_found_by_batches_as_by_ids() -> None:

@@ -592,5 +592,5 @@ def test_explain_says_where_noise_leaves_nothing_to_learn(
     most = 3 * math.sqrt(89) if found.noise_taps else math.sqrt(89)
     size = 2 * 50 * (found.noise_sigma * found.noise_growth) ** 2
     assert (math.sqrt(size) / clients / found.l2_bound > most) is not learns
-    assert ("the task learns next to nothing" in found.explain()) is not learns
+    assert ("expect the task to learn little" in found.explain()) is not learns
     assert "explain(delta=...) prints another delta" in found.explain()

@@ -246,9 +246,9 @@ class _Simulation(Generic[Data]):
                 raise
             raise ParameterError(
                 "expected a client's data to be a list of batches, inputs first and labels last, "
-                f"got {type(data).__name__}: pass batches=, a function to such a list "
-                "(lambda data: [data] for one batch), or rows=, to row ids "
-                f"({error.__cause__ or error})"
+                f"ids as torch.int64, got {type(data).__name__} ({error.__cause__ or error}): for "
+                "data in another form pass batches=, a function to such a list (lambda data: "
+                "[data] for one batch), or rows=, to row ids"
             ) from error
 
     @property

@@ -141,7 +141,7 @@ def _private(plan: Plan, delta: float) -> list[str]:
     norm = spread * math.sqrt(noise_values(plan))
     # Means add up over rounds, noise by the root, and correlated noise to about a third of that.
     most = math.sqrt(found.rounds) * (3 if plan.noise_taps else 1)
-    lost = f", above {most:.3g}, so the task learns next to nothing" if norm > most else ""
+    lost = f", above {most:.3g}, so expect the task to learn little" if norm > most else ""
     return [
         f"Protects one client number over the whole task: epsilon {found.epsilon_server:.2f} at "
         f"delta {delta:g} against either server if the other adds its noise, and "

@@ -219,7 +219,7 @@ class Plan(SubmodelPlan):
         alone = ""
         if self.min_clients == 1:
             alone = " A sum of one client is its update: min_clients=2 opens no such round."
-        return f"Servers learn nothing but the sums, and how many clients they are of.{alone}"
+        return f"Servers learn only the sums, and which clients participate and when.{alone}"
 
     def describe(self) -> dict[str, str]:
         """See `SubmodelPlan`."""

@@ -56,7 +56,8 @@ class ReportBook:
         own = key.public.hex() if key is not None else None
         if named != own:
             raise ParameterError(
-                f"server_keys of the plan names {named}, server {party} has {own}",
+                f"server_keys of the plan names {named}, server {party} has {own}: "
+                "put back the sealing key that the server had when the task began",
                 code="wrong-server-key",
             )
         self._plan, self._party, self._key = plan, party, key
