@@ -320,7 +320,7 @@ def test_more_rows_than_k_max_raise_on_entering_and_the_servers_see_a_usual_clie
     link, (hooks, other) = task.begin(), task.hooks
     before = {k: v.clone() for k, v in hooks.model.state_dict().items()}
     with (
-        pytest.raises(ParameterError, match=rf"uses {num} rows .* rows_per_client is 4: .*={num} "),
+        pytest.raises(ParameterError, match=rf"uses {num} rows .* rows_per_client is 4: .*={num},"),
         Round(hooks, task.client(link, 0), rows={"item": range(1, num), "user": [5], "words": [1]}),
     ):
         raise AssertionError("the block must not run")

@@ -394,7 +394,7 @@ def test_data_of_clients_that_are_no_batches_are_told_how_to_name_them(odd: Any)
 def test_ids_of_another_dtype_are_told_which_one_to_pass(kind: torch.dtype) -> None:
     _, fed, train = setup()
     odd = [tuple(values.to(kind) for values in batch) for batch in data_of(0)]
-    with pytest.raises(ParameterError, match=r"labels last, ids as torch\.int64, got"):
+    with pytest.raises(ParameterError, match=r"ids as torch\.int64 first and labels last, got"):
         torchfsl.simulate(fed, [odd, odd], train, rounds=1)
 
 

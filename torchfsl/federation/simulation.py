@@ -245,10 +245,9 @@ class _Simulation(Generic[Data]):
             if self.batches is not None or getattr(error, "code", "") == "row-out-of-range":
                 raise
             raise ParameterError(
-                "expected a client's data to be a list of batches, inputs first and labels last, "
-                f"ids as torch.int64, got {type(data).__name__} ({error.__cause__ or error}): for "
-                "data in another form pass batches=, a function to such a list (lambda data: "
-                "[data] for one batch), or rows=, to row ids"
+                "expected a client's data to be a list of batches, ids as torch.int64 first and "
+                f"labels last, got {type(data).__name__} ({error.__cause__ or error}): for others "
+                "pass batches=, a function to such a list (lambda data: [data]), or rows="
             ) from error
 
     @property
