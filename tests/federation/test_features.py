@@ -166,7 +166,7 @@ def test_estimate_says_what_a_round_costs_and_discloses() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ParameterError, match="suggest_rows"):
         torchfsl.Federated(model, optimizer, max_clients=2).estimate(data_of(0))
-    for average, words in (("clients", "nothing but the sums"), ("rows", "A count of 1 tells")):
+    for average, words in (("clients", "only the sums"), ("rows", "A count of 1 tells")):
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         fed = torchfsl.Federated(

@@ -267,7 +267,7 @@ def test_one_batch_in_place_of_a_list_is_named(kind: str) -> None:
 def test_data_of_one_batch_is_named_by_simulate_and_its_remedy_works() -> None:
     fed, train = bag()
     clients = [PAIR] * 3
-    with pytest.raises(ParameterError, match=r"lambda data: \[data\].*got one batch, a tuple"):
+    with pytest.raises(ParameterError, match=r"got one batch, a tuple.*lambda data: \[data\]"):
         torchfsl.simulate(fed, clients, train, rounds=1, progress=False)
     result = torchfsl.simulate(
         fed, clients, train, rounds=1, progress=False, batches=lambda data: [data]
