@@ -9,7 +9,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from tests.support.certificates import reissue
@@ -20,7 +22,7 @@ from torchfsl.service.client.links import Link
 from torchfsl.service.net import trust
 from torchfsl.service.net.calls import NotReady
 from torchfsl.service.net.certificates import make_development_certificates
-from torchfsl.service.net.channels import TlsFiles, server_certificate
+from torchfsl.service.net.channels import TlsFiles, channel, server_certificate
 from torchfsl.service.net.trust import Validity
 
 FILES = [
@@ -201,6 +203,33 @@ def test_clients_get_a_renewed_sealing_certificate_without_a_restart(pair: Pair)
     pair.open()
     pair.take_part([0, 1])
     assert pair.close().clients == (0, 1)
+
+
+def test_a_link_leaves_the_channel_of_a_certificate_that_was_renewed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go on to connect, and the server would refuse it for as long as the client runs."""
+    made: list[grpc.Channel] = []
+
+    def counted(*given: Any) -> grpc.Channel:
+        made.append(channel(*given))
+        return made[-1]
+
+    monkeypatch.setattr("torchfsl.service.client.links.channel", counted)
+    link = Link(pair.urls[0], 0, pair.files("client-0"), HASTY)
+    link.call("Info", b"{}", limit=1 << 16)
+    pair.kill(0)
+    reissue(pair.tls, "ca-server-0", "server-0", days=9)
+    pair.start(0)
+    link.call("Info", b"{}", limit=1 << 16, seconds=60)
+    assert len(made) == 2
+    with pytest.raises(ValueError, match="closed"):
+        made[0].unary_unary("/any")(b"")
+    made[1].close()  # as another thread that has just found a third certificate
+    for name in ("Info", "Model"):
+        with pytest.raises(NotReady, match="(?i)channel"):
+            link.once(name, b"{}", limit=1 << 16)
+    link.close()
 
 
 def test_a_handshake_that_fails_is_explained(pair: Pair, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class ReportBook:
         if named != own:
             raise ParameterError(
                 f"server_keys of the plan names {named}, server {party} has {own}: "
-                "put back the sealing key that the server had when the task began",
+                "make the plan for the key that it has, or put the plan's key there",
                 code="wrong-server-key",
             )
         self._plan, self._party, self._key = plan, party, key

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import grpc
 
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import Error, ParameterError, ProtocolError
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.net import calls
 from torchfsl.service.net.answers import INFO_BYTES, decode_info
@@ -126,7 +126,7 @@ class Link:
         files.pair()
         self._files = files
         self._pinned, self._in_doubt, self._opening = b"", True, threading.Lock()
-        self._channels: list[grpc.Channel] = []
+        self._opened: grpc.Channel | None = None
         self._resting: list[Conversation] = []
 
     def call(self, method: str, data: bytes, *, limit: int, seconds: float = 0.0) -> bytes:
@@ -174,11 +174,11 @@ class Link:
         return answer
 
     def close(self) -> None:
-        """Close the channel."""
+        """Close the channel; calls under way are `NotReady`."""
         while self._resting:
             self._resting.pop().close()
-        for one in self._channels:
-            one.close()
+        if self._opened is not None:
+            self._opened.close()
 
     @property
     def _channel(self) -> grpc.Channel:
@@ -192,10 +192,12 @@ class Link:
                 pem = server_certificate(
                     self.url, self.party, self._files, self.policy.attempt_seconds
                 )
-                if pem != self._pinned:
-                    self._channels.append(channel(self.url, self.party, self._files, pem))
+                if self._opened is None or pem != self._pinned:
+                    self.close()  # else gRPC connects again and again, and trusts the old one only
+                    self._opened = channel(self.url, self.party, self._files, pem)
                 self._pinned, self._in_doubt = pem, False
-            return self._channels[-1]
+            assert self._opened is not None
+            return self._opened
 
     def _tell(self, error: Exception, left: float) -> None:
         said = "refuses for now" if isinstance(error, calls.Overloaded) else "gives no answer yet"
@@ -205,10 +207,18 @@ class Link:
         )
 
     def _attempt(self, method: str, data: bytes, limit: int, seconds: float) -> bytes:
-        if method in calls.CONVERSED:
-            return self._converse(method, data, limit, max(seconds, 0.001))
+        ask = self._converse if method in calls.CONVERSED else self._ask
+        try:
+            return ask(method, data, limit, max(seconds, 0.001))
+        except ValueError as error:
+            if isinstance(error, Error):
+                raise
+            # gRPC's: another thread has closed the channel of an earlier certificate.
+            raise calls.NotReady(f"server {self.party}: {error}") from None
+
+    def _ask(self, method: str, data: bytes, limit: int, seconds: float) -> bytes:
         path, one = calls.path(method), calls.one_chunk(data, limit=limit)
-        seconds, metadata = max(seconds, 0.001), calls.metadata()
+        metadata = calls.metadata()
         answer = calls.Answer(f"server {self.party}", limit)
         try:
             if one is not None:

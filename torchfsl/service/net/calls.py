@@ -135,7 +135,10 @@ def _of_tls(details: str) -> str:
     if "certificate has expired" in details:
         said = "its certificate, or its authority's, has expired: its operator renews it"
     elif "unable to get local issuer" in details or "self-signed" in details:
-        said = "its certificate is not from its authority here: compare both sides' ca-server-*.pem"
+        said = (
+            "its certificate is not from its authority here, or is new: "
+            "if this goes on, compare both sides' ca-server-*.pem"
+        )
     elif "Socket closed" in details:
         said = (
             "the connection was closed, as a server does that refuses this certificate: "

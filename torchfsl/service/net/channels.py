@@ -8,6 +8,7 @@ this certificate.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import ssl
@@ -25,6 +26,7 @@ from torchfsl.crypto.hpke import SealKey
 from torchfsl.crypto.signing import SignKey
 from torchfsl.errors import Error, ParameterError
 from torchfsl.service.net import calls
+from torchfsl.service.net.addresses import split_address
 from torchfsl.service.net.calls import CHUNK_BYTES, FRAME_LIMIT
 from torchfsl.service.net.identity import (
     Authorities,
@@ -38,7 +40,6 @@ from torchfsl.service.net.identity import (
 
 _T = TypeVar("_T")
 _SCHEMES: Final = ("https://", "grpcs://")
-_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[^\s:/?#@\[\]]+):(?P<port>[0-9]{1,5})")
 FLOW: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
@@ -226,13 +227,15 @@ def target(url: str) -> str:
     rest = url
     for scheme in _SCHEMES:
         rest = rest.removeprefix(scheme)
-    found = _ADDRESS.fullmatch(rest.rstrip("/"))
-    if found is None or not 0 < int(found["port"]) < 1 << 16:
-        raise ParameterError(
-            f"expected https://HOST:PORT, got {url!r}: write it as https://127.0.0.1:7000",
-            code="invalid-address",
-        )
-    return found[0]
+    rest = rest.rstrip("/")
+    with contextlib.suppress(ParameterError):
+        host, port = split_address(rest)
+        if port and not re.search(r"[\s/?#@]", host):
+            return rest
+    raise ParameterError(
+        f"expected https://HOST:PORT, got {url!r}: write it as https://127.0.0.1:7000",
+        code="invalid-address",
+    )
 
 
 def _client_credentials(files: TlsFiles, certificate: bytes) -> grpc.ChannelCredentials:
@@ -259,8 +262,12 @@ def read_file(path: Path) -> bytes:
 
 def read_certificates(path: Path) -> bytes:
     """A file of certificates, PEM; raises ParameterError, with its name, for other bytes."""
-    _read(path, load_certificates)
-    return read_file(path)
+
+    def checked(pem: bytes) -> bytes:
+        load_certificates(pem)
+        return pem
+
+    return _read(path, checked)
 
 
 def _read(path: Path, parse: Callable[[bytes], _T]) -> _T:
