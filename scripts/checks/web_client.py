@@ -30,7 +30,7 @@ from tests.support.web_page import built_package
 CORE, WEB, SERVICE = "tests/client_core", "tests/web", "tests/service"
 TOOLS = ("em++", "node", "npm", "chromium", "aarch64-linux-gnu-g++", "qemu-aarch64-static")
 POINTS: dict[int, tuple[str, list[str]]] = {
-    1: ("equal messages on x86-64, 64-bit Arm, in node and Chromium; 1,000 draws in node",
+    1: ("equal messages on x86-64, 64-bit Arm, in node and Chromium, 1,000 draws in node",
         [f"{CORE}/test_tape.py", f"{CORE}/test_primitives.py", f"{CORE}/test_aarch64.py",
          f"{CORE}/test_wasm.py", f"{WEB}/test_rounds.py"]),
     2: ("core at most 300,000 B (120,000 B by gzip), scripts 30,000 B, two builds equal",
