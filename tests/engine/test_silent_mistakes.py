@@ -310,6 +310,24 @@ def test_a_block_that_trains_another_model_is_told_so() -> None:
     assert finish_round(setting.servers).clients == (0, 1, 2)
 
 
+def test_an_optimizer_that_federated_does_not_have_is_warned_of() -> None:
+    setting = Setting()
+    begin_round(setting.servers, 0)
+    other = torch.optim.SGD(setting.model.parameters(), lr=0.1)
+
+    def elsewhere() -> None:
+        setting.model().sum().backward()
+        other.step()
+
+    with pytest.warns(UserWarning, match="model changed in this block, and no optimizer of"):
+        rnd = setting.round(work=elsewhere)
+    assert any(part.values.any() for part in rnd.update.values())  # its report is whole
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        setting.round(client=1)
+    assert finish_round(setting.servers).clients == (0, 1)
+
+
 # --- norms --------------------------------------------------------------------------------------
 
 

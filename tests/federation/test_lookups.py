@@ -243,6 +243,7 @@ PAIR = torch.arange(8).reshape(2, 4), torch.zeros(2)
 ONE = {
     "tuple": (PAIR, "expected a list of batches, got one batch, a tuple of 2 tensors: put it into"),
     "mapping": ({"input": PAIR[0]}, "expected a list of batches, got one batch, a dict: put it"),
+    "tensor": (PAIR[0], r"got one batch, a tensor of shape \[2, 4\]: put it into a list"),
     "list": (list(PAIR), "got a list of 2 tensors, which the model does not take one by one"),
 }
 

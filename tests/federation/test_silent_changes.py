@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import warnings
@@ -92,6 +93,31 @@ def test_a_simulation_of_one_client_says_that_servers_see_its_update() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         simulate(*start(min_clients=1), clients_per_round=1)
+
+
+@pytest.mark.parametrize("protocol", ["fsl", "plain"])
+def test_a_result_names_the_clients_that_added_zeros(protocol: str) -> None:
+    fed, train = start(max_clients=4, rows_per_client=12)
+    servers = fed.local_servers(protocol=protocol)
+    with servers.round() as result:
+        for client in range(4):
+            with (
+                contextlib.suppress(ZeroDivisionError),
+                fed.round(servers, client, batches=DATA[client]) as rnd,
+            ):
+                rnd.loss = train(DATA[client])
+                if client == 1:
+                    rnd.withdraw()
+                elif client == 3:
+                    raise ZeroDivisionError
+    assert (result.clients, result.failed) == ((0, 1, 2, 3), (1, 3))
+    assert "  4 clients, 2 failed  loss " in str(result)
+    with servers.round() as result:
+        for client in range(2):
+            with fed.round(servers, client, batches=DATA[client]):
+                train(DATA[client])
+    assert result.failed == ()
+    assert "  2 clients  " in str(result)
 
 
 # --- noise ------------------------------------------------------------------------------------

@@ -47,9 +47,22 @@ def note_held_rows(
         )
 
 
-def warn_of_nothing(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
-    """Say so where a block took no step and its update is empty: often it trained a copy."""
-    if num_steps or any(np.any(part.values) for part in raw.values()):
+def warn_without_steps(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
+    """Warn of a block in which no optimizer of Federated stepped: it trained a copy, or by another.
+
+    Args:
+        num_steps: of the optimizers of Federated, in the block.
+        raw: the update of the block.
+    """
+    if num_steps:
+        return
+    if any(np.any(part.values) for part in raw.values()):
+        warnings.warn(
+            "the model changed in this block, and no optimizer of torchfsl.Federated took a step: "
+            "torchfsl neither checks another optimizer nor keeps its state per client. Pass "
+            "torchfsl.Federated the optimizer that your loop steps.",
+            stacklevel=5,
+        )
         return
     warnings.warn(
         "no optimizer of torchfsl.Federated took a step in this block, so this report adds zeros: "

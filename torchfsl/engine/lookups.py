@@ -226,7 +226,8 @@ def check_batches(batches: object) -> None:
     """Refuse what can be read once only, and one batch in place of several.
 
     Raises:
-        ParameterError: it is an iterator, a generator for example, a tuple of tensors or a mapping.
+        ParameterError: an iterator, such as a generator, or one batch: a tensor, a tuple of tensors or
+            a mapping.
     """
     if isinstance(batches, Iterator):
         raise ParameterError(
@@ -234,7 +235,9 @@ def check_batches(batches: object) -> None:
             "pass a list or a DataLoader, batches=list(batches)"
         )
     what = f"a {type(batches).__name__}"
-    if isinstance(batches, tuple) and len(batches) > 1 and _are_tensors(batches):
+    if isinstance(batches, torch.Tensor):
+        what = f"a tensor of shape {list(batches.shape)}"
+    elif isinstance(batches, tuple) and len(batches) > 1 and _are_tensors(batches):
         what = f"a tuple of {len(batches)} tensors"
     elif not isinstance(batches, Mapping):
         return

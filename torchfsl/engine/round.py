@@ -309,7 +309,7 @@ class Round:
             self._submitted(self)
         if self.clip_report is not None:  # what follows may raise where warnings are errors
             self._hooks.clips.note(self._client.plan, self.clip_report)
-        hints.warn_of_nothing(self._num_steps, raw)
+        hints.warn_without_steps(self._num_steps, raw)
         return receipt
 
     def _enter(self) -> None:

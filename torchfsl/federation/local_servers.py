@@ -205,12 +205,14 @@ class _OpenRound:
     def __init__(self, plan: SubmodelPlan) -> None:
         self._sum = PlainSum(plan)
         self._losses: dict[int, float] = {}
+        self._sent: set[int] = set()
 
     def note(self, finished: Round) -> None:
         update: Update | None = finished.update
         assert update is not None
         unmatched = finished.receipt.unmatched if finished.receipt else {}
         self._sum.add(finished.client_id, update, int(finished.weight), unmatched)
+        self._sent.add(finished.client_id)
         if finished.loss is not None:
             self._losses[finished.client_id] = finished.loss
 
@@ -222,6 +224,7 @@ class _OpenRound:
         noise: Mapping[str, Array],
     ) -> None:
         result.clients, result.num_clients = opened.clients, opened.num_clients
+        result.failed = tuple(one for one in opened.clients if one not in self._sent)
         result.sums, result.counts, result.scaled = opened.sums, opened.lanes, opened.scaled
         result.loss = mean_loss(self._losses)
         spent = [receipts[client] for client in opened.clients if client in receipts]

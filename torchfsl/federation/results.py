@@ -25,11 +25,13 @@ class RoundResult:
         number: of the round, from 0.
         clients: numbers of the clients in the sum.
         num_clients: how many those are.
+        failed: those of them whose report was all-zero, because their block raised an error or
+            withdrew. Empty where clients are in other processes, whose zeros are private.
         sums: by segment the opened integer sums, int64 [positions, values].
         counts: by segment for each row what the average divides by, int64 [rows]: under `rows` the
             clients that sent it, under `weight` their weights. Empty under `clients`, and in the
             result of `simulate`.
-        loss: mean of the finite losses that clients set; None without any.
+        loss: mean of the finite losses of clients that did not fail; None without any.
         metrics: what `evaluate` returned, in rounds that were evaluated.
         upload_bytes: mean per client, everything counted.
         download_bytes: mean per client, everything counted.
@@ -44,6 +46,7 @@ class RoundResult:
     number: int
     clients: tuple[int, ...] = ()
     num_clients: int = 0
+    failed: tuple[int, ...] = ()
     sums: Mapping[str, Whole] = field(default_factory=dict)
     counts: Mapping[str, Whole] = field(default_factory=dict)
     loss: float | None = None
@@ -59,6 +62,8 @@ class RoundResult:
         clients = f"{self.num_clients} clients"
         if self.num_clients == 1:
             clients = "1 client, alone in its sum"
+        if self.failed:
+            clients += f", {len(self.failed)} failed"
         parts = [f"round {self.number}", clients, f"loss {loss}"]
         if self.matches_plain is not None:
             parts.append(f"matches plain {self.matches_plain}")
