@@ -319,7 +319,7 @@ def test_an_optimizer_that_federated_does_not_have_is_warned_of() -> None:
         setting.model().sum().backward()
         other.step()
 
-    with pytest.warns(UserWarning, match="model changed in this block, and no optimizer of"):
+    with pytest.warns(UserWarning, match="model changed in this block, but no optimizer of"):
         rnd = setting.round(work=elsewhere)
     assert any(part.values.any() for part in rnd.update.values())  # its report is whole
     with warnings.catch_warnings():

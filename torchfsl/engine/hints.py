@@ -58,9 +58,9 @@ def warn_without_steps(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
         return
     if any(np.any(part.values) for part in raw.values()):
         warnings.warn(
-            "the model changed in this block, and no optimizer of torchfsl.Federated took a step: "
-            "torchfsl neither checks another optimizer nor keeps its state per client. Pass "
-            "torchfsl.Federated the optimizer that your loop steps.",
+            "the model changed in this block, but no optimizer of torchfsl.Federated took a step. "
+            "torchfsl does not check other optimizers: pass Federated the optimizer that your loop "
+            "steps.",
             stacklevel=5,
         )
         return

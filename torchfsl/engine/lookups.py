@@ -226,8 +226,8 @@ def check_batches(batches: object) -> None:
     """Refuse what can be read once only, and one batch in place of several.
 
     Raises:
-        ParameterError: an iterator, such as a generator, or one batch: a tensor, a tuple of tensors or
-            a mapping.
+        ParameterError: it is an iterator, such as a generator, or one batch: a tensor, a tuple of
+            tensors or a mapping.
     """
     if isinstance(batches, Iterator):
         raise ParameterError(
