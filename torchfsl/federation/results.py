@@ -25,8 +25,6 @@ class RoundResult:
         number: of the round, from 0.
         clients: numbers of the clients in the sum.
         num_clients: how many those are.
-        failed: those of them whose report was all-zero, because their block raised an error or
-            withdrew. Empty where clients are in other processes, whose zeros are private.
         sums: by segment the opened integer sums, int64 [positions, values].
         counts: by segment for each row what the average divides by, int64 [rows]: under `rows` the
             clients that sent it, under `weight` their weights. Empty under `clients`, and in the
@@ -41,12 +39,13 @@ class RoundResult:
             cannot know.
         scaled: by segment of a sum that exceeded the plan's `sum_bound`, by what all its values
             were multiplied, in [0, 1).
+        failed: those of `clients` whose report was all-zero, because their block raised an error or
+            withdrew. Empty where clients are in other processes, whose zeros are private.
     """
 
     number: int
     clients: tuple[int, ...] = ()
     num_clients: int = 0
-    failed: tuple[int, ...] = ()
     sums: Mapping[str, Whole] = field(default_factory=dict)
     counts: Mapping[str, Whole] = field(default_factory=dict)
     loss: float | None = None
@@ -56,6 +55,7 @@ class RoundResult:
     seconds: float = 0.0
     matches_plain: bool | None = None
     scaled: Mapping[str, float] = field(default_factory=dict)
+    failed: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         loss = "-" if self.loss is None else f"{self.loss:.4f}"
