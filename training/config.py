@@ -63,7 +63,7 @@ class Config:
         preset: name of the preset it came from.
         data: `synthetic`, a folder, a CSV, TSV or Parquet file (recommenders, clicks), or a Hub
             name.
-        task: of the preset `own`: `MODULE:NAME`, see docs/own-experiments.md.
+        task: of the preset `own`: `MODULE:NAME`, see the page 'Your own model or data'.
         rounds: federated rounds.
         clients_per_round: cohort size, drawn anew for every round unless `privacy` says otherwise.
         min_clients: fewest reports that the servers may open; operators can ask for more.
@@ -384,7 +384,7 @@ def imported(name: str, setting: str) -> Callable[..., Any]:
     if not (module_name and colon and attribute):
         raise ConfigError(
             f"{setting} is {name!r}, expected MODULE:NAME for the class or function NAME in "
-            "MODULE.py: see docs/own-experiments.md"
+            "MODULE.py (see the page 'Your own model or data')"
         )
     try:
         module = importlib.import_module(module_name)

@@ -223,7 +223,8 @@ class Local:
     Attributes:
         optimizer: `gradient` (one gradient of all samples without a step), `sgd`, `adam`, the
             name of a class in torch.optim (`RMSprop`), or `MODULE:NAME` of a function. It gets
-            the model and this section, and returns the optimizer (docs/own-experiments.md).
+            the model and this section, and returns the optimizer (see the page 'Your own model or
+            data').
         lr: rate of every optimizer that steps.
         lr_decay: factor on the rate after every `lr_decay_rounds` rounds.
         lr_decay_rounds: see above.
