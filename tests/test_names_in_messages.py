@@ -88,9 +88,10 @@ def texts() -> Iterator[tuple[str, str]]:
         tree = ast.parse(path.read_text())
         documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            text = node.value if isinstance(node, ast.Constant) else None
-            if isinstance(text, str) and id(node) not in documents:
-                yield f"{path}, {node.lineno}", " ".join(text.split())
+            if not isinstance(node, ast.Constant) or id(node) in documents:
+                continue
+            if isinstance(node.value, str):
+                yield f"{path}, {node.lineno}", " ".join(node.value.split())
     rules = ROOT / "deploy" / "prometheus" / "torchfsl.rules.yml"
     for line in rules.read_text().splitlines():
         yield rules.name, line
