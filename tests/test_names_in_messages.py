@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,20 +82,26 @@ def test_a_name_that_is_not_there_is_found() -> None:
             resolve(name)
 
 
-def test_messages_and_helps_name_pages_by_titles_of_the_menu_and_no_file_of_the_repository() -> (
-    None
-):
-    menu = (ROOT / "mkdocs.yml").read_text()
-    pages = set()
-    for path in (ROOT / "torchfsl").rglob("*.py"):
+def texts() -> Iterator[tuple[str, str]]:
+    """Messages and helps of a wheel and of the trainer, and annotations of alerts, with places."""
+    for path in [*(ROOT / "torchfsl").rglob("*.py"), *(ROOT / "training").rglob("*.py")]:
         tree = ast.parse(path.read_text())
         documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if id(node) in documents:
-                    continue
-                text = " ".join(node.value.split())
-                assert not re.search(r"docs/|\.md\b", text), (path, node.lineno)
-                pages |= {*re.findall(r"the page '([^']*)'", text)}
-    assert {"Incidents", "One server over many machines"} <= pages
+            if not isinstance(node, ast.Constant) or id(node) in documents:
+                continue
+            if isinstance(node.value, str):
+                yield f"{path}, {node.lineno}", " ".join(node.value.split())
+    rules = ROOT / "deploy" / "prometheus" / "torchfsl.rules.yml"
+    for line in rules.read_text().splitlines():
+        yield rules.name, line
+
+
+def test_texts_for_users_name_pages_by_titles_of_the_menu_and_no_file_of_the_repository() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text()
+    pages = set()
+    for place, text in texts():
+        assert not re.search(r"docs/|\.md\b", text), place
+        pages |= {*re.findall(r"the page '([^']*)'", text, flags=re.IGNORECASE)}
+    assert {"Incidents", "Certificates", "Your own model or data"} <= pages
     assert not [page for page in pages if f"- {page}: " not in menu]

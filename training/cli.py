@@ -29,7 +29,8 @@ presets
                filtering, a factorisation machine with a network, self-attention
   ctr-deepfm   clicks over fields of categories and numbers (Criteo, Avazu): DeepFM; a client
                fetches the rows of its values
-  own          your own model: --task MODULE:NAME, see docs/own-experiments.md
+  own          your own model: --task MODULE:NAME, see the page
+               'Your own model or data'
   textcnn      sentence classifier; each of 4 clients sends the 10 % of word rows that changed most
   cnn-mnist    McMahan's CNN; 10 of 100 clients send 5 % of all weights, the rest waits (residual)
   cnn-cifar10  the same on CIFAR-10
@@ -93,8 +94,8 @@ server_seconds are all servers together, for the whole round. bytes_by_phase in 
 the aggregation's kinds of message, bytes_by_width the same for the clients of each width.
 'exact' says that the opened sum equals the plaintext sum of the quantised updates bit for bit.
 
-FILE.toml overrides the preset and is overridden by options; docs/settings.md has all sections and
-settings. For example
+FILE.toml overrides the preset, and options override FILE.toml. The page 'Settings of an experiment'
+has all sections and settings. For example
   rounds = 50
   [local]
   lr = 0.05

@@ -63,37 +63,36 @@ class Config:
         preset: name of the preset it came from.
         data: `synthetic`, a folder, a CSV, TSV or Parquet file (recommenders, clicks), or a Hub
             name.
-        task: of the preset `own`: `MODULE:NAME`, see docs/own-experiments.md.
+        task: `MODULE:NAME` for the preset `own`, see the page 'Your own model or data'.
         rounds: federated rounds.
         clients_per_round: cohort size, drawn anew for every round unless `privacy` says otherwise.
-        min_clients: fewest reports that the servers may open; operators can ask for more.
+        min_clients: fewest reports in an aggregate; operators can demand more.
         eval_every: rounds between evaluations; the first and last always evaluate.
         checkpoint_every: rounds between checkpoints.
-        patience: stop once so many evaluations in a row were not better than the best before; 0
-            for never.
-        seed: of everything but keys, masks and hash seeds.
+        patience: evaluations in a row without a better result after which the run stops; 0 for
+            no stop.
+        seed: seed of all random values except keys, masks and hash seeds.
         dropouts: share of the cohort, in [0, 1), that starts a round and never submits: the same
-            clients under every aggregation. `sesa` plans for as many.
+            clients under every aggregation. `sesa` plans for this share.
         aggregation: how updates are summed, see `training.federation`; `central` trains without
             clients, see `training.central`.
         above_break_even: what `fsl` and `plain` do with a segment whose trees cost more than dense
             shares: refuse, switch to dense shares, or keep the trees.
-        malicious_security: of `fsl`: check words on trees, by which servers refuse malformed
-            reports, and tags on answers, by which clients notice altered rows.
+        malicious_security: for `fsl`, check words on trees, with which servers refuse malformed
+            reports, and tags on answers, with which clients notice altered rows.
         device: torch device of the clients' training.
-        threads: of torch and of the native backend; 0 leaves both their defaults.
+        threads: threads of torch and of the native backend; 0 for their defaults.
         torch_threads: most threads of torch, 0 for no limit; small models train fastest on one.
-        workers: processes in which clients train side by side; 1 for the trainer's own. Each has
-            separate model and data, and `torch_threads` threads (or `threads`, or one).
-        evaluate: on what: `validation` to choose settings, which leaves the `test` alone. Of a
-            recommender's user the last item is held out for the test, the one before it for
-            validation.
-            Of clicks the last tenth of the lines, or the tenth before it. Of images and sentences
-            the test split, or a tenth of the training split, drawn by the seed, that no client
-            holds.
-        servers: `in-process`, or the URLs of both servers with a comma between.
-        tls: folder of certificates for servers elsewhere.
-        replace: whether servers elsewhere may put aside a task that has a model.
+        workers: processes in which clients train at the same time; 1 for the trainer's process.
+            Each has a separate model, data, and `torch_threads` threads (or `threads`, or one).
+        evaluate: data of evaluations. Choose settings with `validation`, which does not use the
+            `test` data. For recommenders, the test has the last item of each user, and validation
+            the item before it. For clicks, they have the last tenth of the lines, and the tenth
+            before it. For images and sentences, they have the test split, and a tenth of the
+            training split that the seed draws and no client holds.
+        servers: `in-process`, or the URLs of both servers with a comma between them.
+        tls: folder of certificates for servers at URLs.
+        replace: whether servers at URLs may replace a task that has a model.
     """
 
     preset: str
@@ -384,7 +383,7 @@ def imported(name: str, setting: str) -> Callable[..., Any]:
     if not (module_name and colon and attribute):
         raise ConfigError(
             f"{setting} is {name!r}, expected MODULE:NAME for the class or function NAME in "
-            "MODULE.py: see docs/own-experiments.md"
+            "MODULE.py (see the page 'Your own model or data')"
         )
     try:
         module = importlib.import_module(module_name)

@@ -1,4 +1,4 @@
-"""Writes docs/settings.md, the reference of what a TOML file for `python -m training` may say.
+"""Writes docs/settings.md, the reference of the settings in a TOML file of `python -m training`.
 
     python -m scripts.generate.settings_page
 
@@ -26,10 +26,11 @@ _BEGINNING = """\
 Made from the dataclasses of `training/` by `python -m scripts.generate.settings_page`; a test
 compares.
 
-`python -m training PRESET --config FILE.toml` starts from a preset, takes what FILE.toml says
-instead, and then what the options of the command say. The trainer refuses settings without effect
-in a run, and unknown names. If only the aggregation does not use a setting of the file, the trainer
-names it, also under `--quiet`. The settings of a run are in its `config.json`.
+`python -m training PRESET --config FILE.toml` starts from a preset. FILE.toml overrides the preset,
+and options of the command override FILE.toml. The trainer refuses unknown settings, and settings
+without effect in a run. If only the aggregation does not use a setting of the file, the trainer
+prints the name of this setting, also under `--quiet`. The settings of a run are in its
+`config.json`.
 
 ```toml
 rounds = 50
@@ -40,8 +41,7 @@ policy = "blocks"
 amount = 0.05
 ```
 
-Defaults below are those of a preset that says nothing else; [what presets say](#presets) is at the
-end.
+The tables have the default of each setting. [Presets](#presets) lists what each preset changes.
 """
 
 
@@ -55,7 +55,7 @@ def page() -> str:
         intro, _, _ = _docstring(kind).partition("\n\n")
         parts += [f"## [{field.name}]\n", " ".join(intro.split()) + "\n"]
         parts.append(_table(kind, list(dataclasses.fields(kind))))
-    parts += ["## Presets\n", "What each says beyond the defaults above.\n"]
+    parts += ["## Presets\n", "Each preset changes these defaults.\n"]
     for name, preset in PRESETS.items():
         parts += [f"### {name}\n", f"```toml\n{_said(preset)}```\n"]
     return "\n".join(parts)

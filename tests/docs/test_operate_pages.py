@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cryptography.x509 import load_pem_x509_certificate
 
 import torchfsl
 from torchfsl.errors import Error
@@ -51,6 +52,7 @@ def test_certificates_made_as_printed_are_taken_by_all_parties(
         pytest.skip("openssl is not installed")
     page = (PAGES / "certificates.md").read_text()
     server, client = re.findall(r"```sh\n(new=.*?)```", page, flags=re.DOTALL)
+    (renewal,) = re.findall(r"```sh\n(openssl.*?)```", page, flags=re.DOTALL)
     authority = "\n".join(server.splitlines()[:3])
     printed = [
         server, server.replace("server:0", "server:1").replace("server-0", "server-1"),
@@ -69,4 +71,11 @@ def test_certificates_made_as_printed_are_taken_by_all_parties(
         where = ["--servers", ",".join(servers.urls), "--tls", str(certs)]
         for name in ("owner", "client-0", "server-0", "server-1"):
             assert main(["status", *where, "--as", name]) == 0
+        subprocess.run(["bash", "-ec", renewal], cwd=certs, check=True, capture_output=True)
+        pems = made["server-0-seal.pem"], (certs / "server-0-seal.pem").read_bytes()
+        old, new = (load_pem_x509_certificate(pem) for pem in pems)
+        assert old.serial_number != new.serial_number
+        assert old.public_key() == new.public_key()
+        assert main(["doctor", "--tls", str(certs)]) == 0
+        assert main(["status", *where]) == 0
         assert "FAILED" not in capsys.readouterr().out
