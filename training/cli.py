@@ -111,8 +111,14 @@ only the aggregation has no use for is named.
 
 
 def _seeds(text: str) -> list[int]:
-    """`0,1,2` as numbers, each once; argparse says what is wrong with others."""
-    if len(set(seeds := [int(part) for part in text.split(",")])) < text.count(",") + 1:
+    """`0,1,2` as numbers, each once."""
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"expected whole numbers with commas between them, such as 0,1,2, got {text!r}"
+        ) from error
+    if len(set(seeds)) < len(seeds):
         raise argparse.ArgumentTypeError(f"{text!r} has a seed twice: remove the second one")
     return seeds
 
@@ -215,16 +221,16 @@ def config_from(options: argparse.Namespace) -> Config:
     config = PRESETS[options.preset]
     if options.config is not None:
         overrides = read_toml(options.config)
-        if overrides.pop("preset", options.preset) != options.preset:
+        if (preset := overrides.pop("preset", options.preset)) != options.preset:
             raise ConfigError(
-                f"{options.config} is for another preset than {options.preset}: choose the preset "
-                "of this file"
+                f"{options.config} is for the preset {preset}, and the command names "
+                f"{options.preset}: write {preset} in the command"
             )
         config = merge(config, overrides)
     chosen = {name: getattr(options, name) for name in _SETTINGS}
     chosen["replace"] = options.replace or None
     if options.seed is not None and options.seeds is not None:
-        raise ConfigError("--seed and --seeds exclude each other: pass --seed or --seeds")
+        raise ConfigError("expected --seed or --seeds, got both: leave out one of them")
     if options.resume and options.out is None:
         raise ConfigError("--resume needs the folder of the run: add --out FOLDER")
     given = {name: value for name, value in chosen.items() if value is not None}

@@ -159,7 +159,9 @@ class Config:
                 f"{self.clients_per_round}: lower workers, since each worker trains whole clients"
             )
         if self.task and self.preset != "own":
-            raise ConfigError(f"task is {self.task!r}, only for the preset own: leave out task")
+            raise ConfigError(
+                f"task is {self.task!r}, but only the preset own has a task: leave out task"
+            )
         if self.privacy.epsilon and not self.fsl.l2_norm:
             raise ConfigError("privacy.epsilon needs a norm bound on updates: set fsl.l2_norm")
         if 0 < self.privacy.rounds < self.rounds:
@@ -203,51 +205,54 @@ class Config:
         own_rings = [n for n in ("rest_ring_bits", "rows_ring_bits") if getattr(self.encoding, n)]
         if self.fsl.l2_norm and own_rings:
             raise ConfigError(
-                f"fsl.l2_norm needs one unit for all segments, and encoding.{own_rings[0]} gives "
-                f"a segment other frac_bits: set encoding.{own_rings[0]} to 0 and choose "
-                "encoding.ring_bits, frac_bits and clip, or leave out fsl.l2_norm"
+                f"fsl.l2_norm needs the same frac_bits in all segments, but encoding."
+                f"{own_rings[0]} gives some segments other frac_bits: set encoding.{own_rings[0]} "
+                "to 0, or leave out fsl.l2_norm"
             )
 
     def _check_widths(self) -> None:
         """Refuse what needs clients of different widths elsewhere, and what one server cannot."""
         if not self.has_widths and self.sesa != Sesa():
             raise ConfigError(
-                f"the preset {self.preset} has no widths, so [sesa] has no effect: choose a "
-                f"preset ...{WIDTHS}, or leave out [sesa]"
+                f"[sesa] is for presets whose names end in {WIDTHS}, and the preset is "
+                f"{self.preset}: leave out [sesa]"
             )
         if self.sesa.mean == "owners" and self.aggregation in ("dense", "sesa", "sefl"):
             raise ConfigError(
-                f"sesa.mean is 'owners', whose number {self.aggregation} does not compute: choose "
-                "sesa.mean = 'cohort', or aggregation plain or fsl"
+                "sesa.mean is 'owners', but only the aggregations plain and fsl count the owners "
+                f"of a submodel, not {self.aggregation}: choose sesa.mean = 'cohort'"
             )
         if self.server.mean == "trained" and (
             self.has_widths or self.aggregation not in ("plain", "fsl")
         ):
             raise ConfigError(
-                "server.mean is 'trained', whose number only plain and fsl compute: choose "
-                "aggregation plain or fsl, or server.mean = 'cohort'. Presets ...-widths use "
-                "sesa.mean"
+                "server.mean is 'trained', but only the aggregations plain and fsl count the "
+                f"clients that trained a row, and presets ...{WIDTHS} use sesa.mean: choose "
+                "server.mean = 'cohort'"
             )
         pools = self.is_recommender or self.preset == "own"
         if self.aggregation == "central" and (not pools or self.dropouts):
             raise ConfigError(
-                "aggregation central needs a recommender or the preset own, without dropouts: "
-                "choose such a preset, and dropouts = 0"
+                f"aggregation central needs a recommender or the preset own, and dropouts = 0, got "
+                f"{self.preset} and dropouts = {self.dropouts}: choose another aggregation"
             )
         if self.aggregation != "sesa":
             return
         if not self.has_widths:
             raise ConfigError(
-                f"aggregation sesa needs clients of different widths: choose a preset ...{WIDTHS} "
-                f"in place of {self.preset}"
+                f"aggregation sesa needs clients of different widths, and {self.preset} has equal "
+                f"clients: choose a preset whose name ends in {WIDTHS}"
             )
         if self.servers != "in-process":
-            raise ConfigError("aggregation sesa has one server, in this process: leave out servers")
+            raise ConfigError(
+                f"aggregation sesa has one server, which runs in this process, and servers is "
+                f"{self.servers}: leave out servers"
+            )
         if self.sesa.choice != "random":
             raise ConfigError(
-                f"sesa.choice is {self.sesa.choice!r}, but aggregation sesa needs random shards, "
-                "because max_isolation assumes them: choose sesa.choice = 'random', or "
-                "aggregation plain, dense or fsl"
+                f"sesa.choice is {self.sesa.choice!r}, but sesa.max_isolation of aggregation sesa "
+                "holds only for random shards: choose sesa.choice = 'random', or aggregation "
+                "plain, dense or fsl"
             )
 
 
@@ -384,7 +389,7 @@ def imported(name: str, setting: str) -> Callable[..., Any]:
     if not (module_name and colon and attribute):
         raise ConfigError(
             f"{setting} is {name!r}, expected MODULE:NAME for the class or function NAME in "
-            "MODULE.py: see docs/own-experiments.md"
+            "MODULE.py (see the page 'Your own model or data')"
         )
     try:
         module = importlib.import_module(module_name)
@@ -392,13 +397,13 @@ def imported(name: str, setting: str) -> Callable[..., Any]:
         if error.name != module_name.partition(".")[0]:
             raise
         raise ConfigError(
-            f"{setting} is {name}, and Python finds no module {module_name!r}: start the command "
-            f"in the folder of {module_name}.py, or add the folder to PYTHONPATH"
+            f"{setting} is {name}, but Python does not find the module {module_name!r}: start the "
+            f"command in the folder of {module_name}.py, or add the folder to PYTHONPATH"
         ) from error
     maker = getattr(module, attribute, None)
     if not callable(maker):
         raise ConfigError(
-            f"{setting} is {name}, and {module_name} has no class or function {attribute!r}: "
-            "correct the name after the colon"
+            f"{setting} is {name}, but the module {module_name} does not define a class or "
+            f"function {attribute!r}: correct the name after the colon"
         )
     return maker  # type: ignore[no-any-return]

@@ -134,12 +134,12 @@ class Language:
     def __post_init__(self) -> None:
         at_least(1, self, "width", "layers", "heads", "block", "block_embedding", "tokens")
         at_least(1, self, "clients")
-        expect("0, or 32 or more", lambda n: n == 0 or n >= 32, self, "vocabulary")
+        expect("32 or more, or 0 for all words", lambda n: n == 0 or n >= 32, self, "vocabulary")
         at_least(0, self, "valid_tokens")
         if self.width % self.heads:
             raise ConfigError(
                 f"language.width is {self.width}, which is not a multiple of language.heads = "
-                f"{self.heads}: choose a multiple"
+                f"{self.heads}: choose a multiple of {self.heads}"
             )
         expect_share(self, "dropout")
         expect("a fraction in (0, 1]", lambda rows: 0 < rows <= 1, self, "rows")
@@ -213,7 +213,7 @@ class Partition:
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        expect("one above 0", lambda value: 0 < value < math.inf, self, "alpha")
+        expect("a number above 0", lambda value: 0 < value < math.inf, self, "alpha")
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,8 +470,8 @@ class Sesa:
             taken = budget * self.shards
             if not 0 < budget <= 1 or not math.isclose(taken, round(taken)) or round(taken) < 1:
                 raise ConfigError(
-                    f"sesa.budgets has {budget}: choose shares above 0 and at most 1 that are "
-                    f"whole numbers of {self.shards} shards"
+                    f"sesa.budgets has {budget}, expected multiples of 1/{self.shards} above 0 "
+                    f"and at most 1, because sesa.shards is {self.shards}"
                 )
         expect("a share above 0 and below 1", lambda share: 0 < share < 1, self, "collusion")
 

@@ -133,7 +133,7 @@ def test_more_classes_than_the_models_of_privhfl_have_are_refused(tmp_path: Path
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("inf"), float("nan")])
 def test_concentrations_that_have_no_mixture_are_refused(alpha: float) -> None:
-    with pytest.raises(ConfigError, match=r"partition\.alpha is .*: choose one above 0"):
+    with pytest.raises(ConfigError, match=r"partition\.alpha is .*: choose a number above 0"):
         Partition(scheme="dirichlet", alpha=alpha)
     if alpha:
         with pytest.raises(ConfigError, match=r"choose a finite alpha"):
