@@ -60,40 +60,40 @@ class Config:
     """A whole experiment. Sections of a TOML file have the names of the fields below.
 
     Attributes:
-        preset: name of the preset it came from.
-        data: `synthetic`, a folder, a CSV, TSV or Parquet file (recommenders, clicks), or a Hub
-            name.
-        task: of the preset `own`: `MODULE:NAME`, see docs/own-experiments.md.
-        rounds: federated rounds.
-        clients_per_round: cohort size, drawn anew for every round unless `privacy` says otherwise.
-        min_clients: fewest reports that the servers may open; operators can ask for more.
-        eval_every: rounds between evaluations; the first and last always evaluate.
+        preset: name of the preset that the other settings start from.
+        data: `synthetic`, a folder, a CSV, TSV or Parquet file (recommenders, clicks), or the name
+            of a data set on the Hugging Face Hub.
+        task: of the preset `own`: `MODULE:NAME` (see the page 'Your own model or data').
+        rounds: number of rounds.
+        clients_per_round: number of clients per round, which torchfsl draws anew for every round
+            unless `privacy` limits how often a client participates.
+        min_clients: fewest reports with which the servers open a sum; operators can ask for more.
+        eval_every: rounds between evaluations, in addition to the first and the last round.
         checkpoint_every: rounds between checkpoints.
-        patience: stop once so many evaluations in a row were not better than the best before; 0
-            for never.
-        seed: of everything but keys, masks and hash seeds.
-        dropouts: share of the cohort, in [0, 1), that starts a round and never submits: the same
-            clients under every aggregation. `sesa` plans for as many.
-        aggregation: how updates are summed, see `training.federation`; `central` trains without
-            clients, see `training.central`.
-        above_break_even: what `fsl` and `plain` do with a segment whose trees cost more than dense
-            shares: refuse, switch to dense shares, or keep the trees.
-        malicious_security: of `fsl`: check words on trees, by which servers refuse malformed
-            reports, and tags on answers, by which clients notice altered rows.
-        device: torch device of the clients' training.
-        threads: of torch and of the native backend; 0 leaves both their defaults.
-        torch_threads: most threads of torch, 0 for no limit; small models train fastest on one.
-        workers: processes in which clients train side by side; 1 for the trainer's own. Each has
-            separate model and data, and `torch_threads` threads (or `threads`, or one).
-        evaluate: on what: `validation` to choose settings, which leaves the `test` alone. Of a
-            recommender's user the last item is held out for the test, the one before it for
-            validation.
-            Of clicks the last tenth of the lines, or the tenth before it. Of images and sentences
-            the test split, or a tenth of the training split, drawn by the seed, that no client
-            holds.
-        servers: `in-process`, or the URLs of both servers with a comma between.
-        tls: folder of certificates for servers elsewhere.
-        replace: whether servers elsewhere may put aside a task that has a model.
+        patience: number of evaluations in a row without a new best value after which the run ends;
+            0 for no limit.
+        seed: seed of everything except keys, masks and hash seeds.
+        dropouts: share of a round's clients, in [0, 1), that start the round and do not submit.
+            They are the same clients under every aggregation. `sesa` plans for this share.
+        aggregation: method that adds the updates. `central` trains the same samples in one place,
+            without clients (see the page 'Experiments').
+        above_break_even: what `fsl` and `plain` do with a segment whose DPF keys cost more than
+            dense shares: reject the plan, send dense shares, or keep the DPF keys.
+        malicious_security: for `fsl`: check words, with which servers reject malformed reports, and
+            tags on answers, with which clients notice altered rows.
+        device: torch device on which clients train.
+        threads: threads of torch and of the native backend; 0 for the defaults of both.
+        torch_threads: most threads of torch; 0 for no limit. Small models train fastest on one.
+        workers: processes in which clients train in parallel; 1 for the main process only. Each
+            process has a separate model and data, and `torch_threads` threads (or `threads`, or 1).
+        evaluate: data of the evaluations: `test`, or `validation` to choose settings without the
+            test data. For recommenders, the test is the last item of each user, and the validation
+            the item before it. For clicks, they are the last tenth of the lines and the tenth
+            before it. For images and sentences, the validation is a tenth of the training split,
+            which the seed draws and no client has.
+        servers: `in-process`, or the URLs of both servers with a comma between them.
+        tls: folder of the certificates for remote servers.
+        replace: whether remote servers may replace a task that already has a model.
     """
 
     preset: str
