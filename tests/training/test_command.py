@@ -175,7 +175,7 @@ def test_mistakes_are_answered_in_one_line_with_a_remedy(
     out = str(tmp_path / "out")
     assert "--data" in complaint(capsys, "din", "--data", str(tmp_path), "--out", out)
     many = ("din", "--clients-per-round", "100000", "--out", out)
-    assert "the data has 1000 clients" in complaint(capsys, *many)
+    assert "the data has only 1000 clients" in complaint(capsys, *many)
     servers = ("din", "--servers", "a:1,b:1", "--out", out)
     assert "--tls" in complaint(capsys, *servers)
     assert "--out" in complaint(capsys, "din", "--resume")
