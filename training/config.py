@@ -211,7 +211,7 @@ class Config:
             )
 
     def _check_widths(self) -> None:
-        """Refuse what needs clients of different widths elsewhere, and what one server cannot."""
+        """Refuse settings that do not fit the widths of clients or the aggregation."""
         if not self.has_widths and self.sesa != Sesa():
             raise ConfigError(
                 f"[sesa] is for presets whose names end in {WIDTHS}, and the preset is "
@@ -236,8 +236,11 @@ class Config:
                 f"aggregation central needs a recommender or the preset own, and dropouts = 0, got "
                 f"{self.preset} and dropouts = {self.dropouts}: choose another aggregation"
             )
-        if self.aggregation != "sesa":
-            return
+        if self.aggregation == "sesa":
+            self._check_sesa()
+
+    def _check_sesa(self) -> None:
+        """Refuse what one server cannot do."""
         if not self.has_widths:
             raise ConfigError(
                 f"aggregation sesa needs clients of different widths, and {self.preset} has equal "

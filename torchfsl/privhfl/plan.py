@@ -106,6 +106,10 @@ class QueryPlan:
             raise ParameterError("session is empty: leave out session=, for a random session")
         if self.batch < 1:
             raise ParameterError(f"batch is {self.batch}: choose 1 query or more")
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Refuse batches and networks whose dealing messages are too large."""
         for graph in self.graphs.values():
             size = self.dealing_bytes(graph)
             most = MAX_DEALING_BYTES * (1 if self.backend.relayed else MAX_DEALING_PARTS)
