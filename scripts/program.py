@@ -83,7 +83,7 @@ def program(*options: Option, finds: bool = True, further: str = "") -> Callable
                 parser.add_argument(name, **how)
             if finds:
                 parser.add_argument(
-                    "--json", type=Path, metavar="FILE", help="write findings there"
+                    "--json", type=Path, metavar="FILE", help="file for the findings"
                 )
             given = sys.argv[1:] if arguments is None else arguments
             parsed, rest = parser.parse_known_args(given)

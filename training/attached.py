@@ -147,9 +147,10 @@ def _check_parts(settings: Encoding, hooks: Hooks) -> None:
     for part, _ in settings.parts:
         if part in encodings and part not in segments:
             raise ConfigError(
-                f"encoding.rest_clips has {part!r}, which matches none of the remaining "
-                f"parameters, {', '.join(t.name for t in segments.get(REST, ())[:6])}, ...: put "
-                "the narrower pattern first. For tables set rows_clip"
+                f"encoding.rest_clips has {part!r}, which matches none of the parameters outside "
+                "tables that earlier patterns leave "
+                f"({', '.join(t.name for t in segments.get(REST, ())[:6])}, ...): correct the "
+                "pattern, or put it before wider patterns"
             )
 
 

@@ -18,102 +18,111 @@ from training.presets import PRESETS
 from training.section_checks import ConfigError
 
 _DESCRIPTION = """\
-Train a model federatedly, in one process, and check every round against the plaintext.
+Train a model federatedly in one process, and compare every round with the plaintext sum.
 
 presets
-  din          Deep Interest Network; every user is a client, fetches only its embedding rows
-               privately (PSR) and returns only these (SSA), all through point functions;
-               din-small sends a third, din-published has the shape and servers of the paper
+  din          Deep Interest Network. Every user is a client, which retrieves only its embedding
+               rows privately (PSR) and sends only these rows (SSA), with DPFs. din-small has
+               smaller hidden layers, din-dp adds differential privacy, and din-published has the
+               model and the servers' optimizer of the paper
   mf, ncf, deepfm, sasrec
                other recommenders on the same data: matrix factorisation, neural collaborative
-               filtering, a factorisation machine with a network, self-attention
-  ctr-deepfm   clicks over fields of categories and numbers (Criteo, Avazu): DeepFM; a client
-               fetches the rows of its values
-  own          your own model: --task MODULE:NAME, see the page
-               'Your own model or data'
-  textcnn      sentence classifier; each of 4 clients sends the 10 % of word rows that changed most
-  cnn-mnist    McMahan's CNN; 10 of 100 clients send 5 % of all weights, the rest waits (residual)
+               filtering, a factorisation machine with a network, and self-attention
+  ctr-deepfm   DeepFM for clicks with fields of categories and numbers (Criteo, Avazu). A client
+               retrieves the rows of its values
+  own          your own model: --task MODULE:NAME (see the page 'Your own model or data')
+  textcnn      sentence classifier. Each of 4 clients sends the 10 % of word rows that changed most
+  cnn-mnist    CNN of McMahan et al. Each of 10 clients (of 100) sends 5 % of all weights and keeps
+               the other changes as a residual
   cnn-cifar10  the same on CIFAR-10
   lstm-wikitext2, transformer-wikitext2
-               language models; each of 100 clients has a stretch of the text. In blocks of b
+               language models. Each of 100 clients has one part of the text. With blocks of b
                ([language] block, block_embedding) a matrix has 2b - 1 values for every b * b
   mlp-mnist-widths, cnn-mnist-widths, cnn-cifar10-widths
-               networks in shards: thirds of the clients train all, half and a quarter of the units
-               of every layer, other ones each round
+               networks in shards. A third of the clients trains all units of every layer, a third
+               trains half of the units and a third a quarter, with other units in each round
 
-`python -m training privhfl --help` is another command: clients with unlike models that learn from
-each other's answers. `compare` and `export` are for runs that exist: tables and pages; the model as
-a file of torch. Each has a --help of its own.
+other commands, each with a separate --help
+  python -m training privhfl    clients with unlike models that learn from each other's answers
+  python -m training compare    table, figure and page of runs
+  python -m training export     the model of a run, as a file for torch.load
 
-aggregations (one seed gives one model under plain, fsl and sesa, bit for bit, and
-under dense and sefl that of plain with [rest] policy = "dense")
-  fsl          two servers, point functions: neither learns which rows, or any value
-  dense        two servers, additive shares of every parameter, 4 bytes each: no submodels
-  sesa         one server and clients of different widths (the presets ...-widths): coded submodels,
-               bears the dropouts it plans for; in this process only
-  sefl         one server adds encrypted updates, another decrypts the masked sum: every parameter,
-               15 bytes each; needs the extra homomorphic; in this process only
-  plain        the same quantised integers added in the clear: no protection, the yardstick
-  central      of recommenders and own tasks: the same samples trained in one place, without
+aggregations (with one seed, the models of plain, fsl and sesa are bit-identical. With
+[rest] policy = "dense", the models of dense and sefl are also equal to that of plain)
+  fsl          two servers and DPFs: neither server learns the rows or any value
+  dense        two servers and additive shares of every parameter, 4 bytes each: no submodels
+  sesa         one server and clients of different widths (presets ...-widths): coded submodels,
+               with dropouts up to the number in the plan; only in this process
+  sefl         one server adds encrypted updates, and another decrypts the masked sum: every
+               parameter, 15 bytes each; needs the extra homomorphic; only in this process
+  plain        the same quantised integers, added in the clear: no protection, the baseline
+  central      for recommenders and own tasks: the same samples trained in one place, without
                clients or encoding, in batches of [local] batch_size
 """
 
 _EPILOG = """\
 examples
-  python -m training din --rounds 20                        synthetic data, a minute
+  python -m training din --rounds 20                        synthetic data, about a minute
   python -m training din --data FOLDER                      FOLDER has sequences.txt.gz ("user item
-                                                            item ...", a line a user, oldest first)
-                                                            and item2attributes.json.gz; or it
-                                                            is MovieLens as it is unpacked
-                                                            (ratings.dat, u.data or ratings.csv), or
-                                                            has RecBole's NAME.inter and NAME.item
+                                                            item ...", one line per user, oldest
+                                                            item first) and item2attributes.json.gz,
+                                                            or the files of MovieLens (ratings.dat,
+                                                            u.data or ratings.csv), or RecBole's
+                                                            NAME.inter and NAME.item
   python -m training din --data FILE.csv --columns user=uid,item=sku,time=at
   python -m training ctr-deepfm --data train.tsv            Criteo as published: label, 13 numbers,
                                                             26 categories, no line of names
   python -m training ctr-deepfm --data train.csv --columns label=click,client=device_ip,fields=*
-                                                            Avazu; without client= lines are spread
-                                                            over [ctr] clients, numeric=A+B are
-                                                            numbers, time=A sorts the lines
+                                                            Avazu. Without client=, [ctr] clients
+                                                            get the lines at random. numeric=A+B
+                                                            are numbers, time=A sorts the lines
   python -m training own --task my_model:Task               your own model, in my_model.py
   python -m training lstm-wikitext2 --data FOLDER           FOLDER has wiki.train.tokens,
                                                             wiki.valid.tokens, wiki.test.tokens
-                                                            (or .gz: text, a line a paragraph)
+                                                            (or .gz: text, a paragraph per line)
   python -m training cnn-mnist --data FOLDER --aggregation dense --out runs/mnist-dense
   python -m training mlp-mnist-widths --data FOLDER --aggregation sesa
-  python -m training din --data FOLDER --out runs/din --resume      go on after an interruption
-  python -m training din --seeds 0,1,2 --out runs/din3              mean and deviation of three
-  python -m training compare runs/a runs/b --html ab.html           runs side by side
+  python -m training din --data FOLDER --out runs/din --resume      continues an interrupted run
+  python -m training din --seeds 0,1,2 --out runs/din3              mean and deviation of 3 runs
+  python -m training compare runs/a runs/b --html ab.html           table and page of two runs
   python -m training export runs/a --torch a.pt             the model of a run, for torch.load
 
-Ctrl-C ends a run after its round, with a checkpoint, and --resume goes on from there with the same
-bits. A second Ctrl-C ends it at once; the round at hand is lost, and all since the last checkpoint.
+Ctrl-C ends a run after its round, with a checkpoint. Then --resume continues the run, and the
+result is bit-identical. A second Ctrl-C ends the run at once, and --resume continues from the last
+checkpoint.
 
-DIR gets config.json, metrics.jsonl (one object a round), summary.json, curves.png, checkpoint/.
-Bytes and client_seconds are the mean of a client, to or from all servers together;
-server_seconds are all servers together, for the whole round. bytes_by_phase in summary.json are by
-the aggregation's kinds of message, bytes_by_width the same for the clients of each width.
-'exact' says that the opened sum equals the plaintext sum of the quantised updates bit for bit.
+DIR gets config.json, metrics.jsonl (one object per round), summary.json, curves.png, checkpoint/.
+Bytes and client_seconds are means per client, to or from all servers together. server_seconds is
+the time of all servers together for the whole round. In summary.json, bytes_by_phase has the bytes
+of each kind of message, and bytes_by_width the same for the clients of each width.
+'exact' says whether the aggregate is bit-identical to the plaintext sum of the quantised updates.
 
 FILE.toml overrides the preset, and options override FILE.toml. The page 'Settings of an experiment'
-has all sections and settings. For example
+lists all sections and settings. For example
   rounds = 50
   [local]
   lr = 0.05
   [rest]
   policy = "blocks"
   amount = 0.05
-or, for the presets ...-widths, where half and all of each layer are trained
+or, for the presets ...-widths, whose clients then train all or half of each layer
   [sesa]
   budgets = [1.0, 0.5]
   collusion = 0.2
-A setting that the preset or another setting leaves without effect is refused; one of a file that
-only the aggregation has no use for is named.
+The trainer rejects a setting that has no effect because of the preset or another setting. It prints
+the settings of a file that only the aggregation does not use.
 """
 
 
 def _seeds(text: str) -> list[int]:
-    """`0,1,2` as numbers, each once; argparse says what is wrong with others."""
-    if len(set(seeds := [int(part) for part in text.split(",")])) < text.count(",") + 1:
+    """`0,1,2` as numbers, each once."""
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"expected whole numbers with commas between them, such as 0,1,2, got {text!r}"
+        ) from error
+    if len(set(seeds)) < len(seeds):
         raise argparse.ArgumentTypeError(f"{text!r} has a seed twice: remove the second one")
     return seeds
 
@@ -144,26 +153,27 @@ _SETTINGS: Final = {
 _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     (
         "columns", "user=A,item=B,...", str,
-        "of a CSV, TSV or Parquet file: user, item, time, category; of clicks label, fields, "
-        "numeric, client, time",
+        "columns of a CSV, TSV or Parquet file by role (user, item, time, category, or for clicks "
+        "label, fields, numeric, client, time)",
     ),
     (
         "seeds", "S,S,...", _seeds,
-        "a run for each, in folders seed-S of DIR, with a table of mean and deviation, curves.png "
-        "and report.html at the end",
+        "seeds of several runs, in folders seed-S of DIR, with a table of means and deviations, "
+        "curves.png and report.html at the end",
     ),
     (
         "out", "DIR", Path,
-        "folder of the run; must not exist without --resume; default runs/PRESET-AGGREGATION-TIME",
+        "folder of the run, which must not exist without --resume (default: "
+        "runs/PRESET-AGGREGATION-TIME)",
     ),
-    ("config", "FILE.toml", Path, "settings that have no option of their own, see below"),
+    ("config", "FILE.toml", Path, "file of settings, also of those without an option (see below)"),
 )  # fmt: skip
 _SWITCHES = (
-    ("resume", "continue the run in --out from its last checkpoint"),
-    ("tensorboard", "write event files to DIR/tensorboard, too (tensorboard --logdir DIR)"),
-    ("mlflow", "write to MLflow, too, wherever MLFLOW_TRACKING_URI says"),
-    ("wandb", "write to Weights & Biases, too"),
-    ("quiet", "no progress and no tables, only errors and settings without use"),
+    ("resume", "continuation of the run in --out from its last checkpoint"),
+    ("tensorboard", "also event files in DIR/tensorboard (for tensorboard --logdir DIR)"),
+    ("mlflow", "also a run of MLflow, at the address in MLFLOW_TRACKING_URI"),
+    ("wandb", "also a run of Weights & Biases"),
+    ("quiet", "no progress and no tables, only errors and settings without effect"),
 )
 
 
@@ -183,7 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Error as error:  # a round that must not be opened, or servers that are gone
         parser.exit(1, f"{parser.prog}: {error}\n")
     except KeyboardInterrupt:
-        parser.exit(130, f"\ninterrupted: the same command with --out {folder} --resume goes on\n")
+        parser.exit(
+            130, f"\ninterrupted: continue with the same command and --out {folder} --resume\n"
+        )
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -201,7 +213,7 @@ def make_parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", metavar=metavar, type=kind, help=text)
     add_options(parser, Config, _SETTINGS)
     kernels = ("auto", "portable", "native")
-    parser.add_argument("--backend", choices=kernels, help="kernels of torchfsl; default auto")
+    parser.add_argument("--backend", choices=kernels, help="kernels of torchfsl (default: auto)")
     for name, text in _SWITCHES:
         parser.add_argument(f"--{name}", action="store_true", help=text)
     return parser
@@ -216,16 +228,16 @@ def config_from(options: argparse.Namespace) -> Config:
     config = PRESETS[options.preset]
     if options.config is not None:
         overrides = read_toml(options.config)
-        if overrides.pop("preset", options.preset) != options.preset:
+        if (preset := overrides.pop("preset", options.preset)) != options.preset:
             raise ConfigError(
-                f"{options.config} is for another preset than {options.preset}: choose the preset "
-                "of this file"
+                f"{options.config} is for the preset {preset}, and the command names "
+                f"{options.preset}: write {preset} in the command"
             )
         config = merge(config, overrides)
     chosen = {name: getattr(options, name) for name in _SETTINGS}
     chosen["replace"] = options.replace or None
     if options.seed is not None and options.seeds is not None:
-        raise ConfigError("--seed and --seeds exclude each other: pass --seed or --seeds")
+        raise ConfigError("expected --seed or --seeds, got both: leave out one of them")
     if options.resume and options.out is None:
         raise ConfigError("--resume needs the folder of the run: add --out FOLDER")
     given = {name: value for name, value in chosen.items() if value is not None}
@@ -269,7 +281,8 @@ def _run(config: Config, folder: Path, options: argparse.Namespace) -> int:
             console = tracker(config, folder, console)
     if idle := idle_under_aggregation(config, PRESETS[config.preset]):
         # Also with --quiet: noise that is asked for and not added is no progress.
-        print(f"not used under {config.aggregation}: {', '.join(idle)}", file=sys.stderr)
+        told = f"settings without effect under {config.aggregation}: {', '.join(idle)}"
+        print(told, file=sys.stderr)
     summary = run_experiment(config, folder, resume=options.resume, console=console)
     exact = summary["exact_rounds"] in (None, summary["rounds"])
     retrieved = summary["exact_retrieval_rounds"] in (None, summary["rounds"])

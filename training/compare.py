@@ -30,12 +30,12 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
-    parser.add_argument("--figure", type=Path, metavar="FILE.png", help="write the curves here")
+    parser.add_argument("--figure", type=Path, metavar="FILE.png", help="file for the curves")
     parser.add_argument(
         "--html",
         type=Path,
         metavar="FILE.html",
-        help="write one page with table, curves and settings, to hand on",
+        help="file for one page with table, curves and settings",
     )
     options = parser.parse_args(arguments)
     try:

@@ -60,39 +60,40 @@ class Config:
     """A whole experiment. Sections of a TOML file have the names of the fields below.
 
     Attributes:
-        preset: name of the preset it came from.
-        data: `synthetic`, a folder, a CSV, TSV or Parquet file (recommenders, clicks), or a Hub
-            name.
-        task: `MODULE:NAME` for the preset `own`, see the page 'Your own model or data'.
-        rounds: federated rounds.
-        clients_per_round: cohort size, drawn anew for every round unless `privacy` says otherwise.
-        min_clients: fewest reports in an aggregate; operators can demand more.
-        eval_every: rounds between evaluations; the first and last always evaluate.
+        preset: name of the preset that the other settings start from.
+        data: `synthetic`, a folder, a CSV, TSV or Parquet file (recommenders, clicks), or the name
+            of a data set on the Hugging Face Hub.
+        task: of the preset `own`: `MODULE:NAME` (see the page 'Your own model or data').
+        rounds: number of rounds.
+        clients_per_round: number of clients per round, which torchfsl draws anew for every round
+            unless `privacy` limits how often a client participates.
+        min_clients: fewest reports with which the servers open a sum; operators can ask for more.
+        eval_every: rounds between evaluations, in addition to the first and the last round.
         checkpoint_every: rounds between checkpoints.
-        patience: evaluations in a row without a better result after which the run stops; 0 for
-            no stop.
-        seed: seed of all random values except keys, masks and hash seeds.
-        dropouts: share of the cohort, in [0, 1), that starts a round and never submits: the same
-            clients under every aggregation. `sesa` plans for this share.
-        aggregation: how updates are summed, see `training.federation`; `central` trains without
-            clients, see `training.central`.
-        above_break_even: what `fsl` and `plain` do with a segment whose trees cost more than dense
-            shares: refuse, switch to dense shares, or keep the trees.
-        malicious_security: for `fsl`, check words on trees, with which servers refuse malformed
-            reports, and tags on answers, with which clients notice altered rows.
-        device: torch device of the clients' training.
-        threads: threads of torch and of the native backend; 0 for their defaults.
-        torch_threads: most threads of torch, 0 for no limit; small models train fastest on one.
-        workers: processes in which clients train at the same time; 1 for the trainer's process.
-            Each has a separate model, data, and `torch_threads` threads (or `threads`, or one).
-        evaluate: data of evaluations. Choose settings with `validation`, which does not use the
-            `test` data. For recommenders, the test has the last item of each user, and validation
-            the item before it. For clicks, they have the last tenth of the lines, and the tenth
-            before it. For images and sentences, they have the test split, and a tenth of the
-            training split that the seed draws and no client holds.
+        patience: number of evaluations in a row without a new best value after which the run ends;
+            0 for no limit.
+        seed: seed of everything except keys, masks and hash seeds.
+        dropouts: share of a round's clients, in [0, 1), that start the round and do not submit.
+            They are the same clients under every aggregation. `sesa` plans for this share.
+        aggregation: method that adds the updates. `central` trains the same samples in one place,
+            without clients (see the page 'Experiments').
+        above_break_even: what `fsl` and `plain` do with a segment whose DPF keys cost more than
+            dense shares: reject the plan, send dense shares, or keep the DPF keys.
+        malicious_security: for `fsl`: check words, with which servers reject malformed reports, and
+            tags on answers, with which clients notice altered rows.
+        device: torch device on which clients train.
+        threads: threads of torch and of the native backend; 0 for the defaults of both.
+        torch_threads: most threads of torch; 0 for no limit. Small models train fastest on one.
+        workers: processes in which clients train in parallel; 1 for the main process only. Each
+            process has a separate model and data, and `torch_threads` threads (or `threads`, or 1).
+        evaluate: data of the evaluations: `test`, or `validation` to choose settings without the
+            test data. For recommenders, the test is the last item of each user, and the validation
+            the item before it. For clicks, they are the last tenth of the lines and the tenth
+            before it. For images and sentences, the validation is a tenth of the training split,
+            which the seed draws and no client has.
         servers: `in-process`, or the URLs of both servers with a comma between them.
-        tls: folder of certificates for servers at URLs.
-        replace: whether servers at URLs may replace a task that has a model.
+        tls: folder of the certificates for remote servers.
+        replace: whether remote servers may replace a task that already has a model.
     """
 
     preset: str
@@ -158,7 +159,9 @@ class Config:
                 f"{self.clients_per_round}: lower workers, since each worker trains whole clients"
             )
         if self.task and self.preset != "own":
-            raise ConfigError(f"task is {self.task!r}, only for the preset own: leave out task")
+            raise ConfigError(
+                f"task is {self.task!r}, but only the preset own has a task: leave out task"
+            )
         if self.privacy.epsilon and not self.fsl.l2_norm:
             raise ConfigError("privacy.epsilon needs a norm bound on updates: set fsl.l2_norm")
         if 0 < self.privacy.rounds < self.rounds:
@@ -202,51 +205,57 @@ class Config:
         own_rings = [n for n in ("rest_ring_bits", "rows_ring_bits") if getattr(self.encoding, n)]
         if self.fsl.l2_norm and own_rings:
             raise ConfigError(
-                f"fsl.l2_norm needs one unit for all segments, and encoding.{own_rings[0]} gives "
-                f"a segment other frac_bits: set encoding.{own_rings[0]} to 0 and choose "
-                "encoding.ring_bits, frac_bits and clip, or leave out fsl.l2_norm"
+                f"fsl.l2_norm needs the same frac_bits in all segments, but encoding."
+                f"{own_rings[0]} gives some segments other frac_bits: set encoding.{own_rings[0]} "
+                "to 0, or leave out fsl.l2_norm"
             )
 
     def _check_widths(self) -> None:
-        """Refuse what needs clients of different widths elsewhere, and what one server cannot."""
+        """Refuse settings that do not fit the widths of clients or the aggregation."""
         if not self.has_widths and self.sesa != Sesa():
             raise ConfigError(
-                f"the preset {self.preset} has no widths, so [sesa] has no effect: choose a "
-                f"preset ...{WIDTHS}, or leave out [sesa]"
+                f"[sesa] is for presets whose names end in {WIDTHS}, and the preset is "
+                f"{self.preset}: leave out [sesa]"
             )
         if self.sesa.mean == "owners" and self.aggregation in ("dense", "sesa", "sefl"):
             raise ConfigError(
-                f"sesa.mean is 'owners', whose number {self.aggregation} does not compute: choose "
-                "sesa.mean = 'cohort', or aggregation plain or fsl"
+                "sesa.mean is 'owners', but only the aggregations plain and fsl count the owners "
+                f"of a submodel, not {self.aggregation}: choose sesa.mean = 'cohort'"
             )
         if self.server.mean == "trained" and (
             self.has_widths or self.aggregation not in ("plain", "fsl")
         ):
             raise ConfigError(
-                "server.mean is 'trained', whose number only plain and fsl compute: choose "
-                "aggregation plain or fsl, or server.mean = 'cohort'. Presets ...-widths use "
-                "sesa.mean"
+                "server.mean is 'trained', but only the aggregations plain and fsl count the "
+                f"clients that trained a row, and presets ...{WIDTHS} use sesa.mean: choose "
+                "server.mean = 'cohort'"
             )
         pools = self.is_recommender or self.preset == "own"
         if self.aggregation == "central" and (not pools or self.dropouts):
             raise ConfigError(
-                "aggregation central needs a recommender or the preset own, without dropouts: "
-                "choose such a preset, and dropouts = 0"
+                f"aggregation central needs a recommender or the preset own, and dropouts = 0, got "
+                f"{self.preset} and dropouts = {self.dropouts}: choose another aggregation"
             )
-        if self.aggregation != "sesa":
-            return
+        if self.aggregation == "sesa":
+            self._check_sesa()
+
+    def _check_sesa(self) -> None:
+        """Refuse what one server cannot do."""
         if not self.has_widths:
             raise ConfigError(
-                f"aggregation sesa needs clients of different widths: choose a preset ...{WIDTHS} "
-                f"in place of {self.preset}"
+                f"aggregation sesa needs clients of different widths, and {self.preset} has equal "
+                f"clients: choose a preset whose name ends in {WIDTHS}"
             )
         if self.servers != "in-process":
-            raise ConfigError("aggregation sesa has one server, in this process: leave out servers")
+            raise ConfigError(
+                f"aggregation sesa has one server, which runs in this process, and servers is "
+                f"{self.servers}: leave out servers"
+            )
         if self.sesa.choice != "random":
             raise ConfigError(
-                f"sesa.choice is {self.sesa.choice!r}, but aggregation sesa needs random shards, "
-                "because max_isolation assumes them: choose sesa.choice = 'random', or "
-                "aggregation plain, dense or fsl"
+                f"sesa.choice is {self.sesa.choice!r}, but sesa.max_isolation of aggregation sesa "
+                "holds only for random shards: choose sesa.choice = 'random', or aggregation "
+                "plain, dense or fsl"
             )
 
 
@@ -391,13 +400,13 @@ def imported(name: str, setting: str) -> Callable[..., Any]:
         if error.name != module_name.partition(".")[0]:
             raise
         raise ConfigError(
-            f"{setting} is {name}, and Python finds no module {module_name!r}: start the command "
-            f"in the folder of {module_name}.py, or add the folder to PYTHONPATH"
+            f"{setting} is {name}, but Python does not find the module {module_name!r}: start the "
+            f"command in the folder of {module_name}.py, or add the folder to PYTHONPATH"
         ) from error
     maker = getattr(module, attribute, None)
     if not callable(maker):
         raise ConfigError(
-            f"{setting} is {name}, and {module_name} has no class or function {attribute!r}: "
-            "correct the name after the colon"
+            f"{setting} is {name}, but the module {module_name} does not define a class or "
+            f"function {attribute!r}: correct the name after the colon"
         )
     return maker  # type: ignore[no-any-return]

@@ -146,7 +146,7 @@ _SETTINGS: Final = (
     Use(
         "evaluate",
         lambda c: not c.is_language and c.preset != "own",
-        "presets of recommenders, clicks, images and sentences; text has a validation split",
+        "presets of recommenders, clicks, images and sentences",
     ),
     Use("recommendation.columns", _is_table, "--data FILE.csv, FILE.tsv or FILE.parquet"),
     Use("ctr", lambda c: c.is_clicks, "the preset ctr-deepfm"),
@@ -159,12 +159,20 @@ _SETTINGS: Final = (
     Use("images.label", _is_real, "data sets, not for synthetic data"),
     Use("images.random_crop", lambda c: c.images.crop != 0, "images.crop"),
     Use("language", lambda c: c.is_language, "the presets ...-wikitext2"),
-    Use("language.heads", lambda c: c.preset == "transformer-wikitext2", "the Transformer"),
-    Use("language.rows", lambda c: c.language.decoder != "tied", "decoders that are not tied"),
+    Use(
+        "language.heads",
+        lambda c: c.preset == "transformer-wikitext2",
+        "the preset transformer-wikitext2",
+    ),
+    Use(
+        "language.rows",
+        lambda c: c.language.decoder != "tied",
+        'language.decoder = "untied" or "adaptive"',
+    ),
     Use(
         "partition",
         _has_partition,
-        "presets of images and sentences; elsewhere a user or a stretch of text is a client",
+        "presets of images and sentences",
     ),
     Use(
         "partition.alpha",
@@ -174,28 +182,29 @@ _SETTINGS: Final = (
     Use(
         "local.batch_size",
         lambda c: _has_parts(c) or not _has_clients(c),
-        "other presets, and --aggregation central: of a recommender a user is one batch",
+        "other presets and --aggregation central (in a recommender, a user is one batch)",
     ),
     Use(
         "local.epochs",
         _repeats,
-        'other presets, and local.optimizer not "gradient" at clients: of a recommender a '
-        "user is one batch",
+        "other presets and, under aggregations with clients, a local.optimizer other than "
+        '"gradient" (in a recommender, a user is one batch)',
     ),
     Use(
         "local.proximal",
         _moves_on,
-        'several steps in a round: local.optimizer not "gradient", and local.steps not 1, or '
-        "local.epochs above 1 of a recommender",
+        'several steps per round (a local.optimizer other than "gradient", and local.steps other '
+        "than 1, or in a recommender local.epochs above 1)",
     ),
-    Use("local.steps", _has_parts, "other presets: of a recommender a user is one batch"),
+    Use("local.steps", _has_parts, "other presets (in a recommender, a user is one batch)"),
     *_uses("local", "lr lr_decay weight_decay", _steps, 'a local.optimizer other than "gradient"'),
     Use("local.lr_decay_rounds", _falls, "local.lr_decay"),
     Use("local.adam_eps", lambda c: c.local.optimizer == "adam", 'local.optimizer = "adam"'),
     Use(
         "local.together",
         _can_batch,
-        "recommenders on cpu, with gradients or sgd of float32 unclipped",
+        'recommenders under plain or fsl on cpu, with local.optimizer "gradient" or "sgd", '
+        'local.precision "float32" and local.clip_norm 0',
     ),
     Use("rest.amount", _selects, 'rest.policy = "topk", "blocks", "bins" or "sample"'),
     Use("rest.error_feedback", _keeps, 'rest.policy = "topk", "blocks" or "bins"'),
@@ -208,7 +217,7 @@ _SETTINGS: Final = (
         "encoding",
         "ring_bits frac_bits clip",
         _shares_a_ring,
-        "values without a ring of their own: set rows_ring_bits or rest_ring_bits to 0",
+        "values outside encoding.rows_ring_bits and encoding.rest_ring_bits",
     ),
     Use("encoding.rows_ring_bits", _has_rows, "presets that send rows of tables"),
     Use("encoding.rows_clip", lambda c: c.encoding.rows_ring_bits != 0, "encoding.rows_ring_bits"),
@@ -239,11 +248,15 @@ _SETTINGS: Final = (
         'server.optimizer = "lazy-adam"',
     ),
     Use("server.lr_decay_rounds", lambda c: c.server.lr_decay != 1, "server.lr_decay"),
-    Use("server.mean", _has_trees, 'rows, and rest.policy = "topk", "blocks", "bins" or "sample"'),
+    Use(
+        "server.mean",
+        _has_trees,
+        'presets that send rows, and rest.policy = "topk", "blocks", "bins" or "sample"',
+    ),
     Use(
         "workers",
         lambda c: not c.local.together and _has_clients(c),
-        "clients that train one by one: local.together = false, and not central",
+        "clients that train one by one (local.together = false, and not central)",
     ),
     Use("tls", lambda c: c.servers != "in-process", "--servers URL0,URL1"),
     Use("replace", lambda c: c.servers != "in-process", "--servers URL0,URL1"),
@@ -272,20 +285,20 @@ _BY_AGGREGATION: Final = (
         lambda c: c.aggregation not in ("sesa", "central"),
         "plain, dense and fsl",
     ),
-    *_uses("encoding", "frac_bits clip rounding", _has_clients, "all others"),
-    Use("min_clients", _has_clients, "all others"),
-    Use("device", _has_clients, "all others"),
+    *_uses("encoding", "frac_bits clip rounding", _has_clients, "all other aggregations"),
+    Use("min_clients", _has_clients, "all other aggregations"),
+    Use("device", _has_clients, "all other aggregations"),
     *_uses(
         "local",
         "loss loss_divisor clip_norm precision",
         lambda c: _has_clients(c) or _steps(c),
-        'all others, and a local.optimizer other than "gradient"',
+        'all other aggregations, and a local.optimizer other than "gradient"',
     ),
     *_uses(
         "server",
         "optimizer lr table_rate momentum beta1 beta2 eps lr_decay lr_decay_rounds",
         lambda c: _has_clients(c) or not _steps(c),
-        'all others, and local.optimizer = "gradient"',
+        'all other aggregations, and local.optimizer = "gradient"',
     ),
     Use(
         "fsl.l2_norm", lambda c: c.aggregation in ("plain", "dense", "fsl"), "plain, dense and fsl"

@@ -156,6 +156,7 @@ def _check_labels(labels: torch.Tensor, output: torch.Tensor) -> None:
     wrong = labels[(labels != -100) & ((labels < 0) | (labels >= classes))]
     if classes and len(wrong):
         raise ConfigError(
-            f"a Batch has the label {int(wrong[0])}, and the model has {classes} classes: number "
-            "the classes from 0, and give the model as many outputs"
+            f"a Batch has the label {int(wrong[0])}, expected 0 to {classes - 1}, because the "
+            f"model has {classes} outputs: number the classes from 0, and give the model one "
+            "output per class"
         )

@@ -13,18 +13,19 @@ class Privacy:
     """Noise of both servers under `plain` and `fsl`; `fsl.l2_norm` sets its scale.
 
     Attributes:
-        epsilon: epsilon of all rounds together against either server; 0 for no noise.
-        delta: delta of this guarantee.
-        rounds: rounds of the whole task, over which the guarantee holds; 0 for the run's rounds.
-        max_participations: most rounds in which a client reports; 0 for no limit. Under this limit
-            or the next, cohorts take the clients in a fixed seeded order instead of at random.
+        epsilon: guarantee of all rounds together against either server; 0 for no noise.
+        delta: delta of the guarantee.
+        rounds: rounds of the whole task, for which torchfsl computes the noise; 0 for those of the
+            run.
+        max_participations: most rounds in which a client reports; 0 for no limit. With this limit
+            or the next, torchfsl takes the clients in a fixed seeded order instead of at random.
         min_separation: fewest rounds between two reports of a client.
         band: rounds over which noise is correlated; 0 for `min_separation`, 1 for independent.
-        clip: how clients keep `fsl.l2_norm`. They scale the `whole` update down, or the dense part
+        clip: how clients keep `fsl.l2_norm`: they scale the `whole` update down, or the dense part
             and each table down to an equal share (`clip`), or also up (`normalise`).
-        rows: number of a recommender's items with a separate row, the most frequent items by a
-            noisy histogram of all clients. The other items share one row. 0 for all.
-        list_share: share of the budget for this histogram.
+        rows: number of items of a recommender with separate rows, the most frequent by a noisy
+            histogram of all clients. The others share one row. 0 for all.
+        list_share: share of the privacy budget for that histogram.
     """
 
     epsilon: float = 0.0

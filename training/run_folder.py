@@ -242,9 +242,13 @@ def check_same(file: Path, config: Any, folder: Path, *, may_differ: Collection[
             before = {**json.loads(json.dumps(dataclasses.asdict(section()))), **before}
             free = {key: own for key, own in now[name].items() if f"{name}.{key}" in may_differ}
             before |= free
-        if name not in may_differ and before != now[name]:
+        if name not in may_differ and before != (after := now[name]):
+            if isinstance(before, dict) and isinstance(after, dict):  # a section: name the setting
+                keys = [*after, *before]
+                key = next(key for key in keys if before.get(key) != after.get(key))
+                name, before, after = f"{name}.{key}", before.get(key), after.get(key)
             raise ConfigError(
-                f"the run in {folder} has {name} = {before}, and now {name} is {now[name]}: "
+                f"the run in {folder} has {name} = {before}, and now {name} is {after}: "
                 "resume with the same settings, or choose another --out"
             )
 

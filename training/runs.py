@@ -52,8 +52,8 @@ class Run:
             ) from error
         if not lines or len(lines[0]) < 2 or "exact" not in lines[0]:
             raise ConfigError(
-                f"{folder} has no finished round, or another kind of experiment: choose a folder "
-                "of python -m training with a finished round"
+                f"expected a run of python -m training PRESET with a finished round, got {folder}: "
+                "choose the folder of such a run"
             )
         metric = str(told.get("metric") or list(lines[0])[1])
         return cls(folder, _flat(settings), metric, lines, told)
@@ -126,8 +126,7 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
     if len({run.metric for run in runs}) > 1:
         told = ", ".join(f"{run.folder} has {run.metric}" for run in runs)
         raise ConfigError(
-            f"the runs have different metrics and cannot be compared, {told}: choose runs with "
-            "one metric"
+            f"expected runs with the same metric, got {told}: choose runs with one metric"
         )
     by_settings: dict[str, list[Run]] = {}
     for run in runs:

@@ -17,23 +17,22 @@ class Recommendation:
         dim: width of the embeddings.
         history: most items of a history.
         negatives: sampled items for every positive one.
-        rows_per_client: public budget k_max of embedding rows that one client fetches and sends.
-        columns: columns of a CSV or Parquet file as data,
+        rows_per_client: most embedding rows that one client retrieves and sends; public.
+        columns: columns of a CSV, TSV or Parquet file:
             `user=NAME,item=NAME,time=NAME,category=NAME`, the last two optional.
-        user_table: whether each user has an embedding row. Without these rows, the model knows a
-            user by its items. Then no upload names a row of this user, and users who participate
-            once or twice lose nothing.
+        user_table: whether each user has an embedding row. Without this row, only its items
+            describe a user, which suits users who participate once or twice.
         head: widths of the head's hidden layers.
         attention: widths of the hidden layers of DIN's attention.
-        activation: activation of DIN's head, as published: `prelu` or `dice`.
-        dropout: share of the head's input that is zero in training, in [0, 1); of SASRec's
-            embeddings and blocks.
+        activation: of DIN's head, as published: `prelu` or `dice`.
+        dropout: share of the head's input that is zero in training, in [0, 1); in SASRec the
+            share of its embeddings and blocks.
         blocks: number of SASRec's blocks.
-        ranked_users: number of seeded users whose held-out item is ranked among 99 negatives at
-            the end of a run; 0 for none, any large number for all.
-        catalogue_users: number of seeded users whose held-out item is ranked in the whole
-            catalogue; any large number for all.
-        rank_every: rounds between rankings, each with an evaluation; 0 for none before the end.
+        ranked_users: number of users, drawn by the seed, whose held-out item is ranked among 99
+            negatives at the end of a run; 0 for none, any large number for all.
+        catalogue_users: number of users, drawn by the seed, whose held-out item is ranked among
+            all items; any large number for all.
+        rank_every: rounds between rankings, each with an evaluation; 0 for one at the end only.
     """
 
     dim: int = 18
@@ -65,18 +64,17 @@ class Ctr:
     """Model and samples of `ctr-deepfm`.
 
     Attributes:
-        columns: columns of a CSV, TSV or Parquet file as data:
+        columns: columns of a CSV, TSV or Parquet file:
             `label=NAME,fields=A+B,numeric=C+D,client=NAME,time=NAME`, the last three optional.
             `fields=*` takes all others. Empty for Criteo's TSV of 40 columns without names.
-        clients: number of clients over which lines are spread at random, if no column names the
-            client.
-        dim: width of the embeddings, the weight of first order included.
+        clients: number of clients that get the lines at random, if no column names the client.
+        dim: width of the embeddings, with the weight of first order.
         head: widths of the network's hidden layers.
         dropout: share of the network's input that is zero in training, in [0, 1).
-        least: fewest training lines with a value that has a separate row.
+        least: fewest training lines with a value for which the value has a separate row.
         lines: most lines that a client trains on in a round.
-        rows_per_client: public budget k_max of embedding rows that one client fetches and sends;
-            lines beyond it wait for another round.
+        rows_per_client: most embedding rows that one client retrieves and sends; public. Lines
+            with further rows wait for another round.
     """
 
     columns: str = ""
@@ -100,22 +98,22 @@ class Language:
     """Text and model of `lstm-wikitext2` and `transformer-wikitext2`.
 
     Attributes:
-        vocabulary: most words in the list; rarer words are unknown. 0 for all words.
+        vocabulary: most words in the vocabulary; rarer words are unknown. 0 for all words.
         width: width of embeddings and layers.
         layers: number of layers of the LSTM or the Transformer.
         heads: number of heads of the Transformer's attention.
-        dropout: share of values that is zero in training, in [0, 1).
+        dropout: share of activations that is zero in training.
         block: side of the block-Hankel blocks of the layers' matrices; 1 for whole matrices.
-        block_embedding: the same for the embedding, and for an untied decoder.
+        block_embedding: side of the blocks of the embedding and of an untied decoder.
         decoder: `tied` scores words by the input table, `untied` by a separate matrix,
             `adaptive` by clusters of rare words: far fewer operations with many words.
-        rows: fraction of the input table's rows that a client sends, if the decoder is not tied:
-            the rows with the largest L1 norm of the change (`fsl`, `plain`).
+        rows: share of the rows of the input table that a client sends under a decoder that is
+            not tied. They are the rows with the largest L1 norm of the change (`fsl`, `plain`).
         tokens: words of a window, which the model sees at once.
-        clients: number of blocks, in order, into which the training text is cut.
+        clients: number of clients, each with one part of the training text.
         valid_tokens: words of the validation text that evaluations read; 0 for all.
-        start: folder of a finished run with whole matrices. The run projects the model there to
-            blocks once and continues with it. Empty to start anew.
+        start: folder of a finished run with whole matrices, whose model torchfsl projects to
+            blocks as the first model of this run; empty for a fresh model.
     """
 
     vocabulary: int = 8192
@@ -135,12 +133,12 @@ class Language:
     def __post_init__(self) -> None:
         at_least(1, self, "width", "layers", "heads", "block", "block_embedding", "tokens")
         at_least(1, self, "clients")
-        expect("0, or 32 or more", lambda n: n == 0 or n >= 32, self, "vocabulary")
+        expect("32 or more, or 0 for all words", lambda n: n == 0 or n >= 32, self, "vocabulary")
         at_least(0, self, "valid_tokens")
         if self.width % self.heads:
             raise ConfigError(
                 f"language.width is {self.width}, which is not a multiple of language.heads = "
-                f"{self.heads}: choose a multiple"
+                f"{self.heads}: choose a multiple of {self.heads}"
             )
         expect_share(self, "dropout")
         expect("a fraction in (0, 1]", lambda rows: 0 < rows <= 1, self, "rows")
@@ -163,11 +161,11 @@ class Sentences:
     Attributes:
         dim: width of the embeddings.
         maps: feature maps per window width.
-        dropout: share of values that is zero in training, in [0, 1).
-        table: how the word table is sent: by `rows`, or as part of the `rest`, scalar by scalar.
-        rows: fraction of the table's rows that a client sends, by the largest L1 norm of the
-            change; 1.0 sends all rows that changed.
-        error_feedback: whether clients keep the changes of other rows for later rounds.
+        dropout: share of activations that is zero in training.
+        table: how a client sends the word table: by `rows`, or as part of the `rest`.
+        rows: share of the table's rows that a client sends, those whose change has the largest
+            L1 norm; 1.0 sends all rows that changed.
+        error_feedback: whether a client keeps the changes of the other rows for later rounds.
         label: column of the class, if the data set has several.
     """
 
@@ -185,9 +183,10 @@ class Images:
     """How the image presets show images to the network.
 
     Attributes:
-        crop: side of the square that is cut out; 0 for whole images.
-        random_crop: whether training cuts at a random place, or at the centre as evaluation does.
-        flip: whether training mirrors half of the images.
+        crop: side of the square cut out of each image, in pixels; 0 for whole images.
+        random_crop: whether the square has a random place in training, or the centre as in
+            evaluations.
+        flip: whether half of the images are mirrored in training.
         label: column of the class, if the data set has several.
     """
 
@@ -203,10 +202,10 @@ class Partition:
 
     Attributes:
         clients: number of clients.
-        scheme: `iid`, `dirichlet` for label-skewed clients, `two-labels`: the samples sorted by
-            label, two pieces of them for each client (McMahan et al.). With `writers` each client
-            is one writer of LEAF's FEMNIST, or of a made set under `--data synthetic`.
-        alpha: concentration of `dirichlet`; a small value gives a client few labels.
+        scheme: `iid`, `dirichlet` for label-skewed clients, or `two-labels` for two pieces per
+            client of the samples in the order of labels (McMahan et al.). With `writers` each
+            client is one writer of LEAF's FEMNIST, or of synthetic data.
+        alpha: concentration of `dirichlet`; with a small value a client has few labels.
     """
 
     clients: int = 100
@@ -214,7 +213,7 @@ class Partition:
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        expect("one above 0", lambda value: 0 < value < math.inf, self, "alpha")
+        expect("a number above 0", lambda value: 0 < value < math.inf, self, "alpha")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,33 +222,31 @@ class Local:
 
     Attributes:
         optimizer: `gradient` (one gradient of all samples without a step), `sgd`, `adam`, the
-            name of a class in torch.optim (`RMSprop`), or `MODULE:NAME` of a function. It gets
-            the model and this section, and returns the optimizer (see the page 'Your own model or
-            data').
-        lr: rate of every optimizer that steps.
+            name of a class in torch.optim (`RMSprop`), or `MODULE:NAME` of a function. The
+            function takes the model and this section, and returns the optimizer (see the page
+            'Your own model or data').
+        lr: learning rate of every optimizer except `gradient`.
         lr_decay: factor on the rate after every `lr_decay_rounds` rounds.
-        lr_decay_rounds: see above.
-        adam_eps: eps of `adam`. Fresh moments make every step of Adam as large as the rate, also at
-            a small gradient. A larger eps keeps learnt words in place.
+        lr_decay_rounds: rounds between two changes of the rate by `lr_decay`.
+        adam_eps: eps of `adam`. With fresh moments every step of Adam is as large as the rate,
+            however small the gradient. A larger eps makes steps of small gradients smaller.
         weight_decay: weight decay of every optimizer that has one.
-        batch_size: examples per batch. For recommenders a batch has all samples of the user;
-            under `central` these are pooled and cut to this size.
-        epochs: passes over the client's examples. For recommenders under optimizers that step,
-            steps on all samples of the user.
-        steps: most batches; 0 for no limit.
-        loss: `mean` over the batch, or `sum` divided by `loss_divisor`, which lets a client with
-            more samples weigh more.
-        loss_divisor: see above.
-        clip_norm: length to which the gradients of a step are scaled down, over all parameters
-            together; 0 for no scaling.
+        batch_size: examples per batch. Recommenders use all samples of a user as one batch, except
+            under `central`.
+        epochs: passes over the client's examples. In a recommender, number of steps on all samples
+            of the user, for every optimizer except `gradient`.
+        steps: most batches in a round; 0 for no limit.
+        loss: `mean` over the batch, or `sum` divided by `loss_divisor`, with which a client with
+            more samples weighs more.
+        loss_divisor: divisor of the loss.
+        clip_norm: longest gradient of a step, over all parameters together; 0 for no limit.
         proximal: mu of FedProx. Gradients pull parameters back to where the round began, by mu
-            times the distance. 0 for none. It needs more than one step.
-        precision: type in the model's forward and backward pass. With `bfloat16`, torch's autocast
-            chooses the operations that use it. Weights, the loss, the update and evaluation stay
-            float32. Convolutions train twice as fast on CPUs that have the instructions.
-        together: for recommenders under `gradient` and `sgd`, whether the trainer computes the
-            gradients of a round's clients in batches, which is several times faster. Sums of
-            float32 then have another order.
+            times the distance. 0 for none. FedProx needs more than one step.
+        precision: precision of the model's forward and backward pass. With `bfloat16`, torch's
+            autocast chooses the operations that use it. Weights, the loss, the update and
+            evaluation stay float32. Convolutions train twice as fast on CPUs with bfloat16.
+        together: whether recommenders under `gradient` and `sgd` compute the gradients of a round's
+            clients in batches, which is several times faster. float32 sums then have another order.
     """
 
     optimizer: str = "sgd"
@@ -278,21 +275,21 @@ class Server:
 
     Attributes:
         optimizer: `sgd`, `adam`, or `lazy-adam`, which changes neither rows that no client trained
-            in a round, nor their moments.
-        lr: rate of the optimizer.
+            in a round, nor the moments of these rows.
+        lr: learning rate of the servers.
         table_rate: rate of embedding tables under `lazy-adam`, as a multiple of `lr`.
         mean: divisor of the sum of a row or another chosen position: the `cohort`, or the clients
-            that `trained` it (FedSubAvg, by round), whose number the servers then open.
-        momentum: momentum of `sgd`, in [0, 1). A change then counts 1 / (1 - momentum) times in
-            the end, also in rounds in which no client sends its position.
+            that `trained` it (FedSubAvg, by round). The servers then open this count.
+        momentum: momentum of `sgd`, in [0, 1). A change then counts 1 / (1 - momentum) times in the
+            end, also in rounds in which no client sends its position.
         beta1: beta1 of `adam` and `lazy-adam`.
         beta2: beta2 of `adam` and `lazy-adam`.
         eps: eps of `adam` and `lazy-adam`.
-        average: weight in [0, 1) of all models before the latest (0.99: about the last hundred
-            rounds), in a mean of the servers' models that is also evaluated. 0 for no mean. This
-            setting changes no round.
+        average: weight in [0, 1) of the earlier models in a mean of the servers' models over
+            rounds, which evaluations also use (0.99 is about the last hundred rounds). 0 for none.
+            The mean does not change the rounds.
         lr_decay: factor on the rate of `sgd` after every `lr_decay_rounds` rounds, in (0, 1].
-        lr_decay_rounds: see above.
+        lr_decay_rounds: rounds between two changes of the rate by `lr_decay`.
     """
 
     optimizer: Literal["sgd", "adam", "lazy-adam"] = "sgd"
@@ -313,20 +310,21 @@ class Encoding:
     """Fixed point: see `torchfsl.FixedPoint`. Clients times clip must stay inside the ring.
 
     Attributes:
-        ring_bits: bits of the ring in which values are added: 16, 24, 32, 48, 64 or 128.
-        frac_bits: binary digits behind the point.
-        clip: largest magnitude of a value; larger values are cut and counted.
-        rounding: `nearest`, or `stochastic`, which is right on average.
-        rows_ring_bits: bits of the ring of tables that are sent by rows (under `dense` in full), as
-            fine as the cohort allows; or 0. This and the next five settings are for `plain`, `fsl`
-            and `dense`.
-        rows_clip: magnitude that this ring keeps at least.
-        rest_ring_bits: bits of the ring of all other values, likewise.
-        rest_clip: magnitude that this ring keeps at least.
-        rest_clips: `PATTERN=CLIP` for parameters outside tables whose values are much smaller or
-            larger than the others' (`attention.*=0.001`): each in a separate ring, as fine as its
-            clip allows. The first pattern that fits counts.
-        download: type of the values that clients download.
+        ring_bits: bits of the ring in which servers add values: 16, 24, 32, 48, 64 or 128.
+        frac_bits: binary digits after the point.
+        clip: largest magnitude of a value. torchfsl cuts and counts larger values.
+        rounding: `nearest`, or `stochastic`, which is unbiased.
+        rows_ring_bits: bits of a separate ring for tables that clients send by rows, with the most
+            frac_bits that the cohort allows; 0 for the common ring. This setting and the next five
+            are for `plain`, `fsl` and `dense`.
+        rows_clip: smallest clip of that ring.
+        rest_ring_bits: bits of a separate ring for everything except these tables; 0 for the
+            common ring.
+        rest_clip: smallest clip of that ring.
+        rest_clips: `PATTERN=CLIP` for parameters outside tables with much smaller or larger values
+            (`attention.*=0.001`), each in a separate ring with the most frac_bits that its clip
+            allows. The first pattern that matches counts.
+        download: format in which clients download the model.
     """
 
     ring_bits: int = 32
@@ -377,10 +375,10 @@ class Rest:
             largest L1 norm), `bins` (the block of largest L1 norm of each public bin) or `sample`.
             With `sample` each client draws blocks in secret, scaled so that their mean over the
             draws is the whole change.
-        amount: fraction of the scalars or blocks.
+        amount: share of the scalars or blocks that a client sends.
         block: values per block; 1 with `bins` sends scalars.
-        error_feedback: with `topk`, `blocks` and `bins`, whether clients keep unsent values for
-            later rounds.
+        error_feedback: whether a client keeps unsent changes for later rounds (`topk`, `blocks`,
+            `bins`).
     """
 
     policy: Literal["dense", "topk", "blocks", "bins", "sample"] = "dense"
@@ -394,9 +392,10 @@ class Fsl:
     """How much a client may write under `--aggregation fsl`.
 
     Attributes:
-        l2_norm: length to which clients scale an update down, also under `plain` and `dense`; or 0.
-        proofs: proofs of clients to both servers: `none`, `lanes`, `norm`, or the planner's choice.
-        sum_bound: whether servers scale a sum down to the most that such updates add up to.
+        l2_norm: longest update, to which clients scale longer updates, also under `plain` and
+            `dense`; 0 for no limit.
+        proofs: what clients prove to both servers: `none`, `lanes`, `norm`, or the plan's default.
+        sum_bound: whether servers scale a sum down to the largest that updates of `l2_norm` allow.
     """
 
     l2_norm: float = 0.0
@@ -413,9 +412,9 @@ class Sefl:
 
     Attributes:
         slots: numbers per ciphertext: 2048, or 4096 for wider sums.
-        l2_norm: length to which clients scale an update down, in the model's units; 0 for none.
-        noise: standard deviation of the noise that each of both servers adds to every sum, as a
-            multiple of `l2_norm`; 0 for none.
+        l2_norm: longest update, to which clients scale longer updates; 0 for no limit.
+        noise: standard deviation of the noise that each server adds to every sum, as a multiple of
+            `l2_norm`; 0 for none.
         delta: delta of the guarantee that a run with noise prints.
     """
 
@@ -439,20 +438,19 @@ class Sesa:
     """Clients of different widths: the presets `...-widths`, under every aggregation.
 
     Attributes:
-        shards: equal parts into which the units of every hidden layer are cut.
-        budgets: for each class of clients, the share of each hidden layer that a client trains, a
-            whole number of shards. The clients are spread over the classes as evenly as possible,
-            and so is every cohort.
-        choice: shards that a client trains in a round. `random` takes random shards of every
-            layer. `rolling` takes a window that moves by one shard per round (FedRolex if a shard
-            is a unit). `static` takes the first shards (HeteroFL).
-        scaled: whether activations of a narrow client's layers are multiplied by 1 / budget.
+        shards: number of equal parts of the units of every hidden layer.
+        budgets: share of each hidden layer that a client trains, per class of clients, in whole
+            shards. All classes have the same number of clients, or differ by one, also in a round.
+        choice: shards that a client trains in a round. `random` takes random shards of every layer.
+            `rolling` takes a window that moves by one shard per round (FedRolex if a shard is a
+            unit). `static` takes the first shards (HeteroFL).
+        scaled: whether the activations of a narrow client's layers are multiplied by 1 / budget.
         mean: divisor of the sum of a submodel: the `cohort` that submitted, or the `owners` of the
-            submodel in the cohort, whose number `plain` and `fsl` then also open.
-        collusion: share of the cohort that may work together, and with the server, without
-            learning more than the sums. Only for `--aggregation sesa`.
-        max_isolation: most submodels, in expectation, of which a round may open the update of a
-            single honest client. Only for `--aggregation sesa`, see `torchfsl.sesa.SesaPlan`.
+            submodel among these. `plain` and `fsl` then also open this count.
+        collusion: largest share of the cohort that may collude, also with the server, without
+            learning more than the sums; only for `--aggregation sesa`.
+        max_isolation: most submodels, in expectation, in which a round may open the update of a
+            single honest client; only for `--aggregation sesa`. See `torchfsl.sesa.SesaPlan`.
     """
 
     shards: int = 4
@@ -474,8 +472,8 @@ class Sesa:
             taken = budget * self.shards
             if not 0 < budget <= 1 or not math.isclose(taken, round(taken)) or round(taken) < 1:
                 raise ConfigError(
-                    f"sesa.budgets has {budget}: choose shares above 0 and at most 1 that are "
-                    f"whole numbers of {self.shards} shards"
+                    f"sesa.budgets has {budget}, expected multiples of 1/{self.shards} above 0 "
+                    f"and at most 1, because sesa.shards is {self.shards}"
                 )
         expect("a share above 0 and below 1", lambda share: 0 < share < 1, self, "collusion")
 

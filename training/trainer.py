@@ -275,13 +275,13 @@ def _checked(figures: object) -> dict[str, float]:
         found = {str(name): float(value) for name, value in figures.items()}  # type: ignore[attr-defined]
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"the figures of a task are {figures!r}: return a dict from names to numbers, such as "
-            "{'accuracy': 0.5}"
+            f"the task returned {figures!r} as figures, expected a dict from names to numbers: "
+            "return for example {'accuracy': 0.5}"
         ) from error
     if taken := sorted(reserved & set(found)):
         raise ConfigError(
-            f"a task returns figures named {', '.join(taken)}, which are columns of "
-            "metrics.jsonl: choose other names"
+            f"the task returned figures with the names {', '.join(taken)}, which metrics.jsonl "
+            "uses for other columns: choose other names"
         )
     return found
 

@@ -80,11 +80,13 @@ class PublishedQuerying:
     ) -> None:
         if not leaky_on_purpose:
             raise ParameterError(
-                "the published protocol gives weights to whoever asks: use mode 'secure', or say "
-                "leaky_on_purpose to measure or attack it"
+                "the published protocol reveals weights to the querying party: use mode='secure', "
+                "or pass leaky_on_purpose=True to measure or attack the protocol"
             )
         if plan.ring != Ring(64, 20, 20) or not 1 <= magnitude_bits <= 20:
-            raise ParameterError("the published protocol wants Ring(64, 20, 20) and a in 1..20")
+            raise ParameterError(
+                "the published protocol needs Ring(64, 20, 20) and magnitude_bits in 1..20"
+            )
         log.warning("published protocol: hidden values and weights leak to the querying party")
         self.plan, self.magnitude_bits, self.signed_r = plan, magnitude_bits, signed_r
         self.networks: dict[int, Quantised] = {}

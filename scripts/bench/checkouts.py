@@ -89,7 +89,9 @@ def main(options: Options, figures: Found) -> None:
     """Run both by turns and print the medians."""
     command = options.further
     if not command:
-        raise UsageError("name the benchmark behind --, such as -- scripts.bench.round")
+        raise UsageError(
+            "the benchmark is missing: add its name after --, for example -- scripts.bench.round"
+        )
     commands = command, [*command, *shlex.split(options.options)]
     checkouts = options.old, options.new
     pythons = [interpreter(checkout) for checkout in checkouts]

@@ -47,10 +47,10 @@ def places(task: RecommendationTask, users: Any, scores: Any) -> Any:
 
 @measure.benchmark(
     option("--data", "synthetic", "folder of the data"),
-    option("--preset", "din", "of a recommender"),
+    option("--preset", "din", "preset of a recommender"),
     option("--run", Path(), "folder of a run of this preset"),
-    option("--users", 100, "scored both ways"),
-    option("--ranked", 100_000, "scored by the model's own way"),
+    option("--users", 100, "number of users scored in both ways"),
+    option("--ranked", 100_000, "number of users scored in the model's own way"),
 )
 def main(options: Options, figures: Found) -> None:
     """Measure and print."""
@@ -61,7 +61,7 @@ def main(options: Options, figures: Found) -> None:
     )
     task = build_task(dataclasses.replace(base, data=options.data, recommendation=chosen))
     if not isinstance(task, RecommendationTask):
-        raise UsageError(f"--preset {options.preset} is not a recommender: choose din")
+        raise UsageError(f"--preset is {options.preset}, expected a recommender: choose din")
     model = task.build_model().eval()
     saved = CheckpointFolder(options.run / "checkpoint").load()
     if saved is not None:

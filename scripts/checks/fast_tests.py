@@ -60,7 +60,8 @@ def changed() -> list[str]:
     status = subprocess.run(command, capture_output=True, text=True, check=False)
     if status.returncode:
         raise SystemExit(
-            f"name a folder of tests, one of {', '.join(wings())}: {status.stderr.strip()}"
+            f"git cannot list the changed files ({status.stderr.strip()}): pass a folder of tests, "
+            f"one of {', '.join(wings())}"
         )
     return [entry[3:] for entry in status.stdout.split("\0") if entry]
 
@@ -74,7 +75,13 @@ def selection(chosen: Iterable[str]) -> list[str]:
 
 
 @program(
-    option("wing", nargs="?", choices=wings(), about="default: those that differ"), finds=False
+    option(
+        "wing",
+        nargs="?",
+        choices=wings(),
+        about="folder of tests (default: those with changed files)",
+    ),
+    finds=False,
 )
 def main(options: Options) -> None:
     """Print the arguments."""

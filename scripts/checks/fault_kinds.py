@@ -226,7 +226,7 @@ class Faults:
                 break
         else:
             self.wedged.append(f"{kind}, servers {waiting}")
-            raise SystemExit(f"{kind}: servers {waiting} do not come back")
+            raise SystemExit(f"{kind}: servers {waiting} are not ready again")
         # zeros may lie where newer pages are in the ledger's log
         if kind in PERSON and kind != "ledger damaged":
             self.accepted += [f"{kind}: {p}" for p, refused in is_refused.items() if not refused]

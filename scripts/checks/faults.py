@@ -299,14 +299,21 @@ def _servers(options: Options, folder: Path) -> Supervised:
 
 @program(
     option("--under", "process", choices=("process", "loop", "systemd")),
-    option("--only", nargs="+", metavar="KIND", about="kinds whose names begin so"),
-    option("--faults", 2 * len(KINDS), "at least so many (default: each kind twice)"),
-    option("--rounds", 0, "at least so many in each batch"),
+    option(
+        "--only",
+        nargs="+",
+        metavar="KIND",
+        about="beginnings of the names of kinds to run (default: all)",
+    ),
+    option("--faults", 2 * len(KINDS), "least number of faults (default: each kind twice)"),
+    option("--rounds", 0, "least number of rounds in each batch"),
     option("--noise", False, "a plan with correlated noise, and faults around its steps"),
     option("--batch", 2 * len(KINDS), "faults on one pair of servers"),
     option("--slow", 1, "how many times longer rounds take than on an idle machine"),
     option("--seed", 0),
-    option("--root", Path, "under systemd: a Debian, made if it is not there"),
+    option(
+        "--root", Path, "folder of a Debian for --under systemd, which is made if it is missing"
+    ),
 )
 def main(options: Options) -> int:
     """Run batches until there were enough faults; exit status 1 if anything is wrong."""

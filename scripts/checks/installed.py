@@ -27,7 +27,7 @@ def main() -> None:
     """
     wanted = sys.argv[1]
     if torchfsl.backend() != wanted:
-        raise SystemExit(f"backend is {torchfsl.backend()}, not {wanted}")
+        raise SystemExit(f"the backend is {torchfsl.backend()}, expected {wanted}")
     rows, width, budget = 4000, 8, 16
     table = TensorSpec("items", (rows, width), "float32")
     spec = SegmentSpec("items", "rows", (table,), budget, width, retrieve=True)
@@ -47,7 +47,7 @@ def main() -> None:
         updates[client] = {"items": SegmentUpdate(indices=chosen, values=values)}
     opened = run_round(servers, updates, round_number=0)
     if not np.array_equal(opened.sums["items"].reshape(rows, width), total):
-        raise SystemExit("the aggregate is not the plaintext sum")
+        raise SystemExit("the aggregate differs from the plaintext sum")
     if servers[0].model.digest() != servers[1].model.digest():
         raise SystemExit("the servers' models differ")
     python = ".".join(str(part) for part in sys.version_info[:3])

@@ -55,10 +55,10 @@ def need_machine(root: Path | None) -> None:
     """
     missing = [name for name in ("debootstrap", "systemd-nspawn") if shutil.which(name) is None]
     if os.geteuid() or missing:
-        packages = ", ".join(missing) or "nothing"
-        raise UsageError(f"needs root, and of Debian's packages: {packages}")
+        packages = f" and these programs: {', '.join(missing)}" if missing else ""
+        raise UsageError(f"this check needs root{packages}")
     if root is None:
-        raise UsageError("name a folder: --root FOLDER")
+        raise UsageError("the folder of the Debian is missing: pass --root FOLDER")
     make_root(root)
 
 
@@ -140,7 +140,7 @@ class Unit:
         limit = time.monotonic() + _BOOT_SECONDS
         while not (found := first_process(self._machine.pid)):
             if time.monotonic() > limit:
-                raise SystemExit("systemd-nspawn starts nothing")
+                raise SystemExit("systemd-nspawn did not start the machine")
             time.sleep(0.05)
         return found
 

@@ -89,7 +89,7 @@ def report(runs: dict[str, dict[str, Any]], reports: int) -> int:
 def main(options: Options) -> int:
     """Run the three experiments."""
     if options.out is not None and options.out.exists():
-        raise UsageError(f"{options.out} exists: name another --out")
+        raise UsageError(f"{options.out} exists: choose another --out")
     with contextlib.ExitStack() as stack:
         folder = options.out or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)

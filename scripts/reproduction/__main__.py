@@ -181,7 +181,7 @@ def _table8(o: Options) -> list[cells.Cell]:
 def _privhfl(make: Callable[[Any], list[privhfl_cells.Cell]], o: Options) -> None:
     tasks = o.dataset or ["mnist", "cifar10"]
     if "trec" in tasks:
-        raise UsageError(f"--dataset trec is not of {o.table}: choose mnist or cifar10")
+        raise UsageError(f"{o.table} does not use --dataset trec: choose mnist or cifar10")
     chosen = [cell for task in tasks for cell in make(task)]
     chosen = [cell for cell in chosen if not o.cell or cell.label in o.cell]
     privhfl_cells.run_cells(chosen, seeds=o.seed, data=o.data, **_where())
@@ -239,50 +239,76 @@ __doc__ = f"{__doc__}\ntables:\n" + "\n".join(f"  {n:21} {text}" for n, text in 
 
 
 @program(
-    option("table", choices=ENTRIES, metavar="TABLE", about="see above"),
+    option("table", choices=ENTRIES, metavar="TABLE", about="name of a table, see above"),
     option("--data", Path, "folder of the data sets", metavar="DIR"),
     option("--dataset", nargs="+", choices=sorted(cells.PRESET_OF), about="default: trec or all"),
     option("--cell", nargs="+", about="privhfl-..., recommendation, privacy: only these"),
-    option("--percent", float, "only these (default: the paper's)", nargs="+"),
+    option(
+        "--percent",
+        float,
+        "shares of the weights, in percent (default: those of the paper)",
+        nargs="+",
+    ),
     option("--seed", [0, 1, 2]),
-    option("--rounds", int, "of a run, which goes on where a shorter one ended"),
+    option("--rounds", int, "rounds per run, which continue a shorter run"),
     option("--full", False, "6,000 rounds of MNIST, 5,000 of CIFAR"),
-    option("--fsl-rounds", 5, "rounds that both servers run as well, or 0"),
-    option("--server-rate", 1.0, "table7: factor of the servers on the mean update"),
-    option("--server-momentum", 0.0, "table7: of the servers' optimizer (the paper has none)"),
-    option("--server-decay", 1.0, "table7: factor on the servers' rate after every ten rounds"),
-    option("--average", 0.0, "table7: weight of the older models in a mean, evaluated as well"),
+    option("--fsl-rounds", 5, "rounds that both servers also run, or 0"),
+    option("--server-rate", 1.0, "table7: factor of the servers for the mean update"),
+    option("--server-momentum", 0.0, "table7: momentum of the servers' optimizer (0 in the paper)"),
+    option("--server-decay", 1.0, "table7: factor for the servers' rate after every ten rounds"),
+    option(
+        "--average",
+        0.0,
+        "table7: weight of earlier models in a mean model, which is also evaluated",
+    ),
     option(
         "--precision",
         "bfloat16",
-        "table7 of images: of training (float32 is faster on CPUs without bfloat16)",
+        "table7 of images: precision of training (float32 is faster on CPUs without bfloat16)",
         choices=("bfloat16", "float32"),
     ),
-    option("--no-augmentation", False, "table7 of cifar10: train on central crops"),
+    option("--no-augmentation", False, "table7 of cifar10: training on central crops"),
     option(
-        "--held-out", False, "table7: evaluate a tenth of the training data, to choose settings"
+        "--held-out",
+        False,
+        "table7: evaluation on a tenth of the training data, to choose settings",
     ),
-    option("--threads", 1, "table7: of one run (sums may differ by them)"),
-    option("--workers", 1, "tables 7 and 8, beyond: processes of clients (the model is the same)"),
+    option("--threads", 1, "table7: threads of one run (sums may depend on them)"),
+    option(
+        "--workers",
+        1,
+        "table7, table8, beyond: processes that train clients (the model does not change)",
+    ),
     option(
         "--table",
-        about="sefl: by dropouts, or costs",
+        about="sefl: table by dropouts, or of costs",
         choices=_SEFL,
         dest="part",
     ),
-    option("--figure", about="sefl: perplexity with noise, or by block size", choices=["3", "4"]),
-    option("--block", list(sefl.BLOCKS), "sizes of sefl --figure 4, 1 always", choices=sefl.BLOCKS),
-    option("--large", False, "table5: 2^25 weights, too (10 GB)"),
+    option(
+        "--figure",
+        about="sefl: figure of perplexity with noise, or by block size",
+        choices=["3", "4"],
+    ),
+    option(
+        "--block",
+        list(sefl.BLOCKS),
+        "sefl --figure 4: block sizes, to which 1 is added",
+        choices=sefl.BLOCKS,
+    ),
+    option("--large", False, "table5: also 2^25 weights (10 GB of memory)"),
     option("--clients", 100, "din: clients in the round"),
-    option("--paillier-python", about="sefl: Python of phe and gmpy2, for Paillier"),
-    option("--flower-python", about="baselines, sesa, systems: Python of flwr 1.41, for SecAgg+"),
+    option("--paillier-python", about="sefl: Python with phe and gmpy2, for Paillier"),
+    option("--flower-python", about="baselines, sesa, systems: Python with flwr 1.41, for SecAgg+"),
     finds=False,
 )
 def main(options: Options) -> None:
     """Run one table."""
     table, parts = options.table, [options.part, options.figure]
     if parts.count(None) != (1 if table == "sefl" else 2):
-        raise UsageError("sefl takes one of --table and --figure, and the others none")
+        raise UsageError(
+            "sefl needs --table or --figure, and other tables need neither: correct these options"
+        )
     if table in RUNS:
         RUNS[table][1](options)
         return

@@ -92,7 +92,9 @@ def _by_both(cell: Cell, config: Config, folder: Path, share: int) -> dict[str, 
     by_fsl = run_or_read(protocol, folder / "fsl", progress)
     by_plain = run_or_read(dataclasses.replace(config, rounds=share), folder / "plain", progress)
     if by_fsl["model_sha256"] != by_plain["model_sha256"]:
-        raise RuntimeError(f"{cell.name}: after {share} rounds fsl and plain hold other models")
+        raise RuntimeError(
+            f"{cell.name}: after {share} rounds, fsl and plain have different models"
+        )
     return {
         "fsl": {
             "rounds": share,

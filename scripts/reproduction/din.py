@@ -136,5 +136,5 @@ def auc(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:
             **summarised(summary, "exact_rounds", "rounds", "model_sha256"),
         }
     if curves["plain"]["model_sha256"] != curves["fsl"]["model_sha256"]:
-        raise RuntimeError("fsl and plain end with different models")
+        raise RuntimeError("fsl and plain ended with different models")
     return curves

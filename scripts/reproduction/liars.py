@@ -64,17 +64,19 @@ def liars(data: Path | None, runs: Path, rounds: int, seed: int) -> dict[str, An
         proven = dataclasses.replace(_with(base, "norm"), rounds=length)
         on = _run(proven, folder / f"on{factor}", factor)
         if on["lies_added"] or on["exact_rounds"] != length:
-            raise RuntimeError("with proofs a lie was added, or a round was not exact")
+            raise RuntimeError("with proofs, the servers added a lie, or a round was not exact")
         by_factor[str(factor)] = {"off": off, "on": on}
     first = dataclasses.replace(_with(base, "norm"), rounds=min(FIRST, rounds))
     by_servers = _run(first, folder / "honest-by-servers", 1)
     clear = dataclasses.replace(plain, rounds=first.rounds)
     if by_servers["model_sha256"] != _run(clear, folder / "honest-first", 1)["model_sha256"]:
-        raise RuntimeError("honest clients with proofs make another model than in the clear")
+        raise RuntimeError(
+            "the model of honest clients with proofs differs from the plaintext model"
+        )
     clear = dataclasses.replace(clear, dropouts=SHARE)
     few = _run(clear, folder / "without-liars-first", 1)
     if by_factor[str(FACTORS[1])]["on"]["model_sha256"] != few["model_sha256"]:
-        raise RuntimeError("with proofs the model is not that of the honest clients alone")
+        raise RuntimeError("with proofs, the model differs from that of only the honest clients")
     end = by_factor[str(FACTORS[0])]["on"]["model_sha256"]
     settings = {"rounds": rounds, "clients_per_round": base.clients_per_round, "share": SHARE}
     return settings | {

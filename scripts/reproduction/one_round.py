@@ -140,7 +140,7 @@ def _round(
     wire.deliver()
     opened = finish_round(doors)  # type: ignore[arg-type]
     if not np.array_equal(opened.sums["weights"], expected):
-        raise AssertionError("the aggregate is not the plaintext sum")
+        raise AssertionError("the aggregate differs from the plaintext sum")
     assert sent == {costs.client_bytes(plan)}
     once = sum(door.watch.seconds.get(name, 0.0) for door in doors for name in ONCE_A_ROUND)
     inside = sum(door.seconds for door in doors)

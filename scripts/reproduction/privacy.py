@@ -75,7 +75,7 @@ def run_privacy(
         if through:
             plain, result = result, run(config, runs / "privacy" / label, config.rounds)
             if plain["model_sha256"] != result["model_sha256"]:
-                raise RuntimeError(f"{label}: fsl and plain hold other models")
+                raise RuntimeError(f"{label}: fsl and plain have different models")
         asked = dataclasses.asdict(config.privacy)
         found = {"cell": name, "privacy": asked, **result, "command": command}
         write_result("privacy", label, found)
@@ -88,7 +88,7 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> Config:
         cell, _, rate = name.removeprefix(TRIAL).rpartition("-")
     if cell not in CELLS:
         known = f"{', '.join(CELLS)}, {SERVERS}CELL or {TRIAL}CELL-RATE"
-        raise SystemExit(f"--cell {name}: give one of {known}")
+        raise SystemExit(f"--cell is {name}: choose one of {known}")
     cohort, usual, changes = CELLS[cell]
     base = PRESETS["din-dp"]
     return dataclasses.replace(

@@ -153,9 +153,9 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str
     known = NARROWED if kind == "narrow" else PRESET_NAMES
     if preset not in known or dataset not in DATASETS:
         raise SystemExit(
-            f"--cell {name}: give PRESET-DATASET, narrow-PRESET-DATASET or "
-            f"central-PRESET-DATASET, of {', '.join(PRESET_NAMES)} and {', '.join(DATASETS)}, or "
-            "one of " + ", ".join(f"trial-{trial}" for trial in TRIALS)
+            f"--cell is {name}: choose PRESET-DATASET, narrow-PRESET-DATASET or "
+            f"central-PRESET-DATASET with a preset of {', '.join(PRESET_NAMES)} and a data set of "
+            f"{', '.join(DATASETS)}, or one of " + ", ".join(f"trial-{trial}" for trial in TRIALS)
         )
     base = PRESETS[preset]
     if kind == "central":
@@ -231,8 +231,8 @@ def ranked_again(known: Mapping[str, Any], config: Config, folder: Path) -> dict
     summary = run_or_read(config, folder / config.aggregation, Progress("auc"))
     if summary["model_sha256"] != known["model_sha256"]:
         raise RuntimeError(
-            f"{folder.name} ended with another model than its result has: remove the result, and "
-            "run the cell again"
+            f"the model of {folder.name} differs from the model of its stored result: remove the "
+            "result, and run the cell again"
         )
     kept = {name: own for name, own in known.items() if not name.endswith("_users")}
     found = {name: summary[name] for name in ("ranking", "test", "baselines")}
@@ -248,7 +248,7 @@ def _first_rounds(
     by_fsl = run_or_read(dataclasses.replace(first, aggregation="fsl"), folder / "first", progress)
     by_plain = run_or_read(first, folder / "first-plain", progress)
     if by_fsl["model_sha256"] != by_plain["model_sha256"]:
-        raise RuntimeError(f"after {fsl_rounds} rounds fsl and plain hold other models")
+        raise RuntimeError(f"after {fsl_rounds} rounds, fsl and plain have different models")
     return _through_servers(by_fsl)
 
 

@@ -108,7 +108,9 @@ def data_folder(data: Path | None, table: str, name: str) -> Path:
         SystemExit: if no folder of data sets is given.
     """
     if data is None:
-        raise SystemExit(f"{table} needs --data, a folder with {name} in it")
+        raise SystemExit(
+            f"{table} needs the data set {name}: pass --data with the folder that contains {name}"
+        )
     return data / name
 
 

@@ -30,7 +30,7 @@ try:
     from flwr.serverapp import Grid
     from flwr.supercore.task_identity import TaskIdentity
 except ModuleNotFoundError as error:
-    raise SystemExit(f"{__doc__}\n{error}: run this with a Python that has flwr 1.41") from error
+    raise SystemExit(f"{__doc__}\n{error}: use a Python with flwr 1.41") from error
 
 
 class Client:

@@ -224,7 +224,7 @@ def encrypted(config: Config, runs: Path) -> dict[str, Any]:
     if own["machine"] != clear["machine"]:  # floats of training may differ
         return {**own, "plain_sha256": None}
     if own["model_sha256"] != clear["model_sha256"]:
-        raise RuntimeError(f"{name_of(config)}: sefl and plain end with different models")
+        raise RuntimeError(f"{name_of(config)}: sefl and plain ended with different models")
     return {**own, "plain_sha256": clear["model_sha256"]}
 
 
@@ -247,7 +247,7 @@ def same_model(config: Config, runs: Path) -> dict[str, Any]:
             raise RuntimeError(f"{name_of(own)}: the round was not exact")
         found[name] = federation.model_sha256()
     if len(set(found.values())) != 1:
-        raise RuntimeError(f"{name_of(config)}: the aggregations end with different models")
+        raise RuntimeError(f"{name_of(config)}: the aggregations ended with different models")
     print(f"{name_of(config)}: one model under {', '.join(found)}", flush=True)
     done.parent.mkdir(parents=True, exist_ok=True)
     done.write_text(json.dumps(found))

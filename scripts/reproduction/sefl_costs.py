@@ -102,6 +102,6 @@ def play_audited(
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     audit.check(closed)
     if not audit.exact:
-        raise RuntimeError(f"round {number}: the sums are not the plaintext's")
+        raise RuntimeError(f"round {number}: the sums differ from the plaintext sums")
     # Waiting for a processor that others use counts for servers and clients alike.
     return AuditedRound(closed, cpu, cpu * min(1.0, aggregation.server_seconds / wall))

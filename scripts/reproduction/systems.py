@@ -94,7 +94,7 @@ def systems(
     population = load_population(dataclasses.replace(settings, data=source))
     runs = {way: _run(way, name, population, rounds) for way in AGGREGATIONS}
     if len({run["model_sha256"] for run in runs.values()}) != 1:
-        raise RuntimeError("the systems hold other models after equal rounds")
+        raise RuntimeError("after the same rounds, the systems have different models")
     parameters = sum(p.numel() for p in SHARED[name]().parameters())
     return {
         "environment": bench_measure.environment(),
@@ -127,7 +127,7 @@ def _run(name: Aggregation, data: TaskName, population: Population, rounds: int)
     begun = time.process_time()
     Trainer(config, task, federation).run(1, records.append)
     if not all(record.exact for record in records):
-        raise RuntimeError(f"{name}: a round's sums are not the plaintext's")
+        raise RuntimeError(f"{name}: the sums of a round differ from the plaintext sums")
     return {
         "upload_bytes": float(np.mean([r.upload_bytes for r in records])),
         "download_bytes": float(np.mean([r.download_bytes for r in records])),

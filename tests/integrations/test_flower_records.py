@@ -42,7 +42,7 @@ def test_a_reply_without_metrics_holds_none() -> None:
 
 @pytest.mark.parametrize("value", [b"\0" * 8, [1.0, 2.0]])
 def test_a_configuration_in_which_an_array_could_hide_is_refused(value: Any) -> None:
-    with pytest.raises(ParameterError, match="which Messages of torchfsl do not carry"):
+    with pytest.raises(ParameterError, match="but torchfsl sends only single values"):
         Call(1, ()).content("config", ConfigRecord({"lr": value}))
 
 

@@ -351,7 +351,7 @@ def test_more_nodes_than_the_plan_allows_are_refused_before_the_round_opens(run_
     recorder = Recorder()
     run = Run(recorder, HereGrid(recorder.app, [{}] * 3, run_id=run_id), plan={"max_clients": 2})
     with pytest.raises(
-        ParameterError, match="the strategy samples 3 nodes, and the plan has max_clients = 2"
+        ParameterError, match="the strategy samples 3 nodes, but the plan has max_clients = 2"
     ):
         run.start(1)
     assert not local_folder(run_id).exists()

@@ -167,7 +167,7 @@ def test_fewer_than_the_minimum_are_refused_with_the_remedy(kind: Kind) -> None:
     querying = federation(made, min_answering=2)
     querying._lose = lambda client, data: client == 1 and kind_of(data) == kind
     with pytest.raises(
-        ProtocolError, match=r"weights of clients \[2\] .*needs 2 clients: query again"
+        ProtocolError, match=r"only \[2\] sent weights .*needs 2 clients: query again"
     ):
         querying.ask(0, [1, 2], asked)
     querying._lose = None

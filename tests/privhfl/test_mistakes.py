@@ -49,7 +49,7 @@ def querying() -> Querying:
         (lambda q: q.ask(1, [2, 3], [[1.0]]), "wrong-type", "of type list"),
         (lambda q: q.ask(1, [2, 3], pictures(), 1 << 16), "out-of-range", "iteration is 65536"),
         (lambda q: q.load(9, small(), pictures()), "unknown-client", "client is 9"),
-        (lambda q: q.load(1, small(), pictures()[0]), "wrong-shape", "samples have shape"),
+        (lambda q: q.load(1, small(), pictures()[0]), "wrong-shape", "samples has shape"),
         (lambda q: q.plan.phase_bytes(9), "unknown-client", "client is 9"),
         (lambda q: q.plan.steps(9), "unknown-client", "client is 9"),
     ],

@@ -136,7 +136,7 @@ def test_a_result_is_ranked_again_by_its_own_model_alone(
     assert again["model_sha256"] == first["model_sha256"]
     assert again["test"] != first["test"]
     write_result("recommendation", name, old | {"model_sha256": "0"})
-    with pytest.raises(RuntimeError, match="another model"):
+    with pytest.raises(RuntimeError, match="differs from the model of its stored result"):
         _run(["mf-beauty"], data, seeds=[0], fsl_rounds=0)
 
 

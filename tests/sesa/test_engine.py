@@ -107,7 +107,9 @@ def test_the_engine_refuses_what_one_server_cannot_take() -> None:
     fed = federated(network())
     with pytest.raises(ParameterError, match=r"segment 'rows6' .*has no limit on the rows"):
         sesa.plan(fed, widths=[({"rows12": 8}, 22)], collusion=2)
-    with pytest.raises(ParameterError, match="widths is empty"):
+    with pytest.raises(
+        ParameterError, match=r"widths is empty: pass a pair \(rows of each client, number"
+    ):
         sesa.plan(fed, widths=[], collusion=2)
     with pytest.raises(ParameterError, match="trains 0 submodels: choose a whole number from 1 to"):
         sesa.plan(fed, widths=[(8, 18), (0, 4)], collusion=2)

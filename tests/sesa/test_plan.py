@@ -132,9 +132,9 @@ def test_refuses(change: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lane": "count"}, "no counts, weights or noise"),
-        ({"lane": "weight", "max_weight": 3}, "no counts, weights or noise"),
-        ({"l2_bound": 1000, "noise_sigma": 5}, "no counts, weights or noise"),
+        ({"lane": "count"}, "does not support counts, weights or noise"),
+        ({"lane": "weight", "max_weight": 3}, "does not support counts, weights or noise"),
+        ({"l2_bound": 1000, "noise_sigma": 5}, "does not support counts, weights or noise"),
         ({"widths": ()}, "add up to max_clients = 6"),
         ({"widths": (Width((2, 1), 5),)}, "add up to max_clients = 6"),
         ({"widths": (Width((2,), 6),)}, "one number per segment"),

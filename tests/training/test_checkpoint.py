@@ -193,7 +193,9 @@ def test_a_setting_that_an_older_version_did_not_know_had_its_default(tmp_path: 
     settings.write_text(json.dumps(saved))
     run(dataclasses.replace(config, rounds=2), tmp_path / "run", resume=True)
     central = dataclasses.replace(config.images, random_crop=False)
-    with pytest.raises(ConfigError, match=r"random_crop': True.*and now.*random_crop': False"):
+    with pytest.raises(
+        ConfigError, match=r"images\.random_crop = True, and now images\.random_crop is False"
+    ):
         run(dataclasses.replace(config, rounds=2, images=central), tmp_path / "run", resume=True)
 
 

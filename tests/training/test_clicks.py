@@ -88,16 +88,16 @@ def test_criteo_as_published_needs_no_columns(tmp_path: Path) -> None:
     ("columns", "said"),
     [
         ("", "say which columns hold which data, for example --columns label=click"),
-        ("label=click,fields=nothing", "columns has nothing, but clicks.csv has the columns"),
+        ("label=click,fields=nothing", "columns names nothing, but clicks.csv has the columns"),
         ("label=click,fields=site+site", "site twice"),
         ("label=click,time=click,fields=site", "click twice"),
-        ("label=click", "lacks label=NAME or any field"),
-        ("fields=site", "lacks label=NAME or any field"),
+        ("label=click", r"expected label=NAME and fields=NAME\+NAME"),
+        ("fields=site", r"expected label=NAME and fields=NAME\+NAME"),
         ("label=click,label=ip,fields=site", "cannot read 'label=ip'"),
         ("label=click+ip,fields=site", "give one column each"),
         ("label=price,fields=site", "other values than 0 and 1"),
-        ("label=click,numeric=site", "column site is not numeric"),
-        ("label=click,time=ip,fields=site", "'a' in line 2, which is neither a number nor a date"),
+        ("label=click,numeric=site", "column site has values that are not numbers"),
+        ("label=click,time=ip,fields=site", "'a' in line 2, expected a number or a date"),
     ],
 )
 def test_a_mapping_that_cannot_be_is_refused(columns: str, said: str, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_evaluation_lines_of_one_label_are_told(caplog: pytest.LogCaptureFixture
     labels = data.labels.copy()
     labels[400:] = 0
     task = task_of(dataclasses.replace(data, labels=labels))
-    assert "all 50 lines of the evaluation have the label 0, so there is no AUC" in caplog.text
+    assert "all 50 lines of the evaluation have the label 0, so the AUC is not" in caplog.text
     assert np.isnan(task.evaluate(task.build_model())["auc"])
 
 

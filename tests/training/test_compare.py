@@ -54,7 +54,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     with pytest.raises(ConfigError, match="not the folder of a run"):
         Run.read(tmp_path / "c")
-    with pytest.raises(ConfigError, match="no finished round"):
+    with pytest.raises(ConfigError, match="with a finished round"):
         make_run(tmp_path / "d", [])
     with pytest.raises(SystemExit) as leaving:
         compare.main([str(tmp_path / "c")])

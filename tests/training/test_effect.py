@@ -204,7 +204,7 @@ def test_the_remedy_above_break_even_works_where_it_is_named(
     sums = [(tmp_path / kind / "summary.json").read_text() for kind in ("plain", "fsl")]
     assert len({json.loads(text)["model_sha256"] for text in sums}) == 1
     assert main([*options, "--aggregation", "central", "--out", str(tmp_path / "central")]) == 0
-    assert capsys.readouterr().err == "not used under central: rest\n"
+    assert capsys.readouterr().err == "settings without effect under central: rest\n"
     told = [json.loads(text)["not_used"] for text in
             (*sums, (tmp_path / "central" / "summary.json").read_text())]  # fmt: skip
     assert told == [[], [], ["rest"]]

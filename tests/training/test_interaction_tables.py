@@ -73,18 +73,22 @@ def test_parquet_gives_the_same(tmp_path: Path) -> None:
             LINES,
             "events.csv has the columns uid, sku, at, kind: say which columns hold which data",
         ),
-        ("user=uid", LINES, "lacks item=NAME"),
+        ("user=uid", LINES, "expected also item=NAME"),
         ("user=uid,item=product", LINES, "item=product, but events.csv has the columns"),
         ("user=uid,thing=sku", LINES, "cannot read 'thing=sku'"),
         ("user=uid,user=sku", LINES, "cannot read 'user=sku'"),
-        ("user=uid,item=sku,time=kind", LINES, "neither a number nor a date"),
+        ("user=uid,item=sku,time=kind", LINES, "expected a number or a date"),
         (COLUMNS, LINES.replace("2024-01-02", ""), "column at is empty in 1 of 8 lines"),
         (COLUMNS, LINES.replace("ann,pear", "ann,"), "column sku is empty in 1 of 8 lines"),
-        (COLUMNS, LINES.replace("2024-01-02", "soon"), "holds 'soon' in line 6, which is neither"),
+        (
+            COLUMNS,
+            LINES.replace("2024-01-02", "soon"),
+            "has 'soon' in line 6, expected a number or a date",
+        ),
         (
             COLUMNS,
             LINES.replace("2024-01-02", "17"),
-            "holds '17' in line 6, which is a number, while '2024-01-03' is a date: choose one",
+            "has '17' in line 6, which is a number, but '2024-01-03' is a date: write all",
         ),
         (COLUMNS, "uid,sku,at\na,b,1\n", "each of 1 users has fewer than 3 events"),
         (COLUMNS, 'uid,sku,at\na,"b,1\n', "cannot be read as csv"),
@@ -97,14 +101,21 @@ def test_a_table_that_cannot_be_used_is_told_why(
         load_table(table(tmp_path, text), columns)
 
 
-def test_dates_kept_as_text_are_told_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("", "column at has dates as text: store the column with a type for dates"),
+        ("T01:00:00+02:00", "column at has dates with a time zone as text: write all dates in UTC"),
+    ],
+)
+def test_dates_kept_as_text_are_told_so(tmp_path: Path, end: str, said: str) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    dates = ["2024-01-01", "2024-01-02", "2024-01-03"]
+    dates = [f"2024-01-0{day}{end}" for day in (1, 2, 3)]
     columns = {"uid": ["a"] * 3, "sku": ["x", "y", "z"], "at": dates}
     parquet.write_table(pyarrow.table(columns), tmp_path / "text.parquet")
-    with pytest.raises(ValueError, match="column at holds dates as text"):
+    with pytest.raises(ValueError, match=said):
         load_table(tmp_path / "text.parquet", COLUMNS)
 
 

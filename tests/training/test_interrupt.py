@@ -90,7 +90,7 @@ def test_the_round_ends_with_a_checkpoint_from_which_the_run_goes_on_bit_by_bit(
     interrupted(arguments)
     told = capfd.readouterr().err
     assert "stops after this round, with a checkpoint. Press Ctrl-C again" in told
-    assert "interrupted: the same command with --out parts --resume goes on" in told
+    assert "interrupted: continue with the same command and --out parts --resume" in told
     index = json.loads((folder / "parts" / "checkpoint" / "index.json").read_text())
     assert index["round"] == 2
     assert len((folder / "parts" / "metrics.jsonl").read_text().splitlines()) == 2

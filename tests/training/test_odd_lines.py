@@ -90,7 +90,7 @@ def test_a_type_that_only_the_first_block_has_stops_no_reading(
 @pytest.mark.usefixtures("small_blocks")
 def test_later_times_and_numbers_of_another_kind_are_told_or_read(tmp_path: Path) -> None:
     rows = f"a,{'x' * 20},10\n" * 20 + "\na,y,soon\n"
-    with pytest.raises(ValueError, match=r"column t holds 'soon' in line 23, which is neither"):
+    with pytest.raises(ValueError, match=r"column t has 'soon' in line 23, expected a"):
         table(tmp_path, "u,i,t\n" + rows)
     (tmp_path / "c.csv").write_text("l,n\n" + "0,1\n" * 200 + "1,2.5\n0,\n1,1e9\n")
     clicks = load_clicks(tmp_path / "c.csv", "label=l,numeric=n")

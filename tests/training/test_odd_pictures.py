@@ -203,7 +203,9 @@ def test_a_test_split_without_labels_is_refused_and_the_validation_split_serves(
     for split, labels in (("train", [0, 1]), ("validation", [1, 0]), ("test", [-1, -1])):
         rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": labels}, features=features)
         rows.to_parquet(str(tmp_path / f"{split}-0.parquet"))
-    with pytest.raises(ValueError, match=r"split test: .*2 of 2 rows.*use the validation split"):
+    with pytest.raises(
+        ValueError, match=r"split test: .*2 of 2 rows.*only the splits train and validation"
+    ):
         load_sentences(str(tmp_path))
     (tmp_path / "test-0.parquet").unlink()
     assert load_sentences(str(tmp_path)).test.labels.tolist() == [1, 0]
@@ -231,7 +233,7 @@ def test_a_second_column_that_is_not_read_is_told(
         table.to_parquet(str(tmp_path / f"{split}-0.parquet"))
     with caplog.at_level(logging.WARNING):
         load_sentences(str(tmp_path))
-    assert "column 'premise' is the input, 'hypothesis' not read" in caplog.text
+    assert "reads the column 'premise' as input and does not read 'hypothesis'" in caplog.text
 
 
 def test_texts_lose_their_byte_order_mark_and_other_encodings_are_refused(tmp_path: Path) -> None:
@@ -240,5 +242,5 @@ def test_texts_lose_their_byte_order_mark_and_other_encodings_are_refused(tmp_pa
     assert sorted(load_text(str(tmp_path)).words) == ["<eos>", "<unk>", "one", "two"]
     for raw in ("caf\xe9 au lait\n".encode("latin-1"), "one two\n".encode("utf-16")):
         (tmp_path / "wiki.valid.tokens").write_bytes(raw)
-        with pytest.raises(ValueError, match=r"wiki\.valid\.tokens is no UTF-8 text.*iconv"):
+        with pytest.raises(ValueError, match=r"wiki\.valid\.tokens: expected UTF-8 text.*iconv"):
             load_text(str(tmp_path))

@@ -366,9 +366,9 @@ def test_odd_lines_of_folders_are_named(name: str, text: str, said: str, tmp_pat
 @pytest.mark.parametrize(
     ("lines", "attributes", "said"),
     [
-        ("1 7 8 007\n", "{}", "line 1: .*'007' is not one of up to 18 digits"),
+        ("1 7 8 007\n", "{}", "line 1: .*'007' is not a whole number of at most 18"),
         ("1 7 8 1_0\n", "{}", "line 1: .*'1_0' is not"),
-        ("1 7 8 9\n2 1 2 10000949271186029916\n", "{}", "line 2: .*is not one of up to 18"),
+        ("1 7 8 9\n2 1 2 10000949271186029916\n", "{}", "line 2: .*is not a whole number"),
         ("1 7 8 9\n1 8 9 7\n", "{}", "line 2: user 1 has a second line"),
         ("1 7 8 9\n", '{"07": [1]}', "attributes.*'07' is not"),
         ("1 7 8 9\n", '{"7": [3.7]}', r"attributes.*'3\.7' is not"),

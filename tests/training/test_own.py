@@ -82,12 +82,12 @@ def test_a_name_that_leads_nowhere_is_told_with_the_remedy(
 ) -> None:
     assert "MODULE:NAME" in complaint(capsys, "own")
     assert "MODULE:NAME" in complaint(capsys, "own", "--task", "only_a_module")
-    assert "Python finds no module 'absent_one'" in complaint(
+    assert "Python does not find the module 'absent_one'" in complaint(
         capsys, "own", "--task", "absent_one:T"
     )
     write(folder, "empty_one", "")
-    assert "no class or function 'T'" in complaint(capsys, "own", "--task", "empty_one:T")
-    assert "only for the preset own" in complaint(capsys, "din", "--task", "empty_one:T")
+    assert "define a class or function 'T'" in complaint(capsys, "own", "--task", "empty_one:T")
+    assert "only the preset own has a task" in complaint(capsys, "din", "--task", "empty_one:T")
 
 
 def test_an_incomplete_task_is_told_what_it_lacks(
@@ -118,7 +118,7 @@ def test_a_budget_by_table_is_taken_and_one_that_is_none_is_told(
     assert [s["k_max"] for s in summary["segments"] if s["policy"] == "rows"] == [40]
     write(folder, "odd_budget", with_budget('{"0": 0}'))
     said = complaint(capsys, "own", "--task", "odd_budget:Taste", "--out", "other")
-    assert "rows_per_client is {'0': 0}, but clients retrieve rows" in said
+    assert "rows_per_client is {'0': 0}, but retrieves is true" in said
 
 
 def test_a_table_too_small_for_trees_is_told_with_the_options(
@@ -144,7 +144,7 @@ def test_batch_norm_is_warned_of_and_evaluated_by_its_statistics(
     write(folder, "with_norm", text.replace("under torch.no_grad()", looks))
     command = ["own", "--task", "with_norm:Taste", "--rounds", "1", "--clients-per-round", "2"]
     assert main([*command, "--out", "run", "--threads", "1"]) == 0
-    assert "BatchNorm (1) normalises with the statistics from build_model" in caplog.text
+    assert "BatchNorm (1) keeps the statistics from build_model" in caplog.text
 
 
 def test_targets_that_are_no_classes_are_told_with_the_remedy(
@@ -199,18 +199,18 @@ class Small(Task):
 
 """
 ODD = {
-    "def evaluate(self, model): return None": "figures of a task are None: return a dict",
-    "def evaluate(self, model): return {'accuracy': 'good'}": "return a dict from names to numbers",
+    "def evaluate(self, model): return None": "returned None as figures, expected a dict",
+    "def evaluate(self, model): return {'accuracy': 'good'}": "expected a dict from names to",
     "def evaluate(self, model): return {'acc': 1}": r"is 'accuracy', and its evaluate\(\) returns",
     "def evaluate(self, model): return {'accuracy': 1, 'round': 7, 'exact': 0}":
-        "figures named exact, round, which are columns of metrics.jsonl",
+        "figures with the names exact, round, which metrics.jsonl uses",
     "def build_model(self): return torch.nn.Linear(2, 2).bfloat16()":
         "weight has dtype torch.bfloat16.*float()",
     "num_clients = 4.0\n    def __init__(self, config): pass": "num_clients is 4.0",
     "batch = Batch((torch.ones(3, 2),), torch.tensor([0, 1, 2]))":
-        "label 2, and the model has 2 classes",
+        "label 2, expected 0 to 1, because the model has 2",
     "batch = Batch((torch.ones(3, 2),), torch.tensor([0, 1, -1]))":
-        "label -1, and the model has 2 classes",
+        "label -1, expected 0 to 1, because the model has 2",
     "batch = Batch((np.ones((3, 2)),), torch.tensor([0, 1, 0]))":
         "inputs of type ndarray.*tuple of tensors",
     "batch = Batch(torch.ones(3, 2), torch.tensor([0, 1, 0]))":

@@ -167,11 +167,11 @@ def test_a_function_of_the_task_makes_the_optimizer_with_groups_of_its_own(folde
         ("lr_scheduler", "local.optimizer is 'lr_scheduler': choose"),
         (
             "odd_names:absent",
-            "local.optimizer is odd_names:absent, and odd_names has no class or funct",
+            "local.optimizer is odd_names:absent, but the module odd_names does not",
         ),
         (
             "nowhere_at_all:make",
-            "local.optimizer is nowhere_at_all:make, and Python finds no module",
+            "local.optimizer is nowhere_at_all:make, but Python does not find the",
         ),
         (":make", "local.optimizer is ':make', expected MODULE:NAME"),
         (

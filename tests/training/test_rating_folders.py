@@ -99,10 +99,10 @@ def test_atomic_files_without_times_are_in_order(tmp_path: Path) -> None:
             "userId,movieId,rating,timestamp\n1,2,3,4\n",
             "each of 1 users has fewer than 3",
         ),
-        ("a.inter", "user_id:token\trating:float\n1\t2\n", "lacks item_id:token"),
+        ("a.inter", "user_id:token\trating:float\n1\t2\n", "expected a column item_id:token"),
         ("a.inter", "user_id:token\titem_id:token\n1\n", r"a\.inter, line 2: found 1 columns"),
         ("a.inter", "user_id:token\titem_id:token\ttimestamp:float\n1\t2\tnow\n", "not a number"),
-        ("other.txt", "", "a folder with"),
+        ("other.txt", "", "with a folder of"),
     ],
 )
 def test_files_that_cannot_be_used_are_told_why(
@@ -178,7 +178,7 @@ def test_categories_are_those_of_the_column_named_so_and_the_log_names_it(
     named = name != "tags"
     assert (data.category_of.tolist() == [1, 0, 1]) is named
     told = name if named else "movie_title"
-    assert f"the categories are from the column {told}:token_seq" in caplog.text
+    assert f"torchfsl reads the categories from the column {told}:token_seq" in caplog.text
 
 
 def test_two_files_of_ratings_are_refused(tmp_path: Path) -> None:

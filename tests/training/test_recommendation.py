@@ -238,7 +238,8 @@ def test_a_user_of_nearly_all_items_has_fewer_negatives_and_no_one_else(
     assert (task.scope["users_with_fewer_negatives"], task.scope["fewest_negatives"]) == (1, 7)
     task.final_test(task.build_model())
     assert (
-        "1 of 21 ranked users have fewer than 99 items to compare with, the fewest 7" in caplog.text
+        "1 of 21 ranked users have fewer than 99 items to compare with; the smallest number is 7"
+        in caplog.text
     )
 
 

@@ -292,7 +292,7 @@ def run_nothing() -> np.ndarray:
 @pytest.mark.parametrize(
     ("arguments", "text", "message"),
     [
-        (["mlp-mnist-widths"], "[sesa]\nbudgets = [1, 0.3]", "whole numbers of 4 shards"),
+        (["mlp-mnist-widths"], "[sesa]\nbudgets = [1, 0.3]", "expected multiples of 1/4"),
         (["mlp-mnist-widths"], "[sesa]\nbudgets = []", "sesa.budgets is empty"),
         (["mlp-mnist-widths"], "[sesa]\nshards = 0", "sesa.shards is 0"),
         (["mlp-mnist-widths"], "dropouts = 0.99", "min_clients = 2: lower dropouts"),
@@ -300,10 +300,10 @@ def run_nothing() -> np.ndarray:
         (["mlp-mnist-widths"], "[sesa]\ncollusion = 1", "choose a share above 0 and below 1"),
         (["mlp-mnist-widths"], "dropouts = 1.0", "choose 0 or a share below 1"),
         (["mlp-mnist-widths"], "aggregation = 'sesa'\n[sesa]\nchoice = 'static'", "random shards"),
-        (["mlp-mnist-widths", "--aggregation", "sesa"], "[sesa]\nmean = 'owners'", "not compute"),
-        (["mlp-mnist-widths", "--aggregation", "dense"], "[sesa]\nmean = 'owners'", "not compute"),
-        (["din"], "[sesa]\nshards = 8", "din has no widths"),
-        (["din", "--aggregation", "sesa"], "", "choose a preset ...-widths"),
+        (["mlp-mnist-widths", "--aggregation", "sesa"], "[sesa]\nmean = 'owners'", "not sesa"),
+        (["mlp-mnist-widths", "--aggregation", "dense"], "[sesa]\nmean = 'owners'", "not dense"),
+        (["din"], "[sesa]\nshards = 8", "the preset is din"),
+        (["din", "--aggregation", "sesa"], "", "choose a preset whose name ends in -widths"),
         (["mlp-mnist-widths", "--aggregation", "sesa", "--servers", "a:1,b:1", "--tls", "x"], "",
          "has one server"),
     ],

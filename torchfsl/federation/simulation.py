@@ -239,15 +239,16 @@ class _Simulation(Generic[Data]):
         except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, IndexError) or "index_size" in str(error):  # of a frozen table
                 raise ParameterError(
-                    "the data of a client has an id outside its table: number the items from 0 to "
-                    f"num_embeddings - 1, and drop unknown ones ({error})"
+                    "the data of a client has an id outside its table, or is one batch instead of "
+                    f"a list of batches ({error}): number the ids from 0 to num_embeddings - 1, or "
+                    "pass a list of batches"
                 ) from error
             if self.batches is not None or getattr(error, "code", "") == "row-out-of-range":
                 raise
             raise ParameterError(
                 "expected a client's data to be a list of batches, ids as torch.int64 first and "
-                f"labels last, got {type(data).__name__} ({error.__cause__ or error}): for others "
-                "pass batches=, a function to such a list (lambda data: [data]), or rows="
+                f"labels last, got {type(data).__name__} ({error.__cause__ or error}): pass "
+                "batches=, a function that makes such a list (lambda data: [data]), or rows="
             ) from error
 
     @property

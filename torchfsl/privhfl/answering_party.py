@@ -50,7 +50,7 @@ class AnsweringParty:
     ) -> None:
         if client not in plan.graphs:
             raise ParameterError(
-                f"client {client} is not in the plan: make the plan with its network"
+                f"client {client} is not in the plan: make the plan with the network of this client"
             )
         if not 0 <= last_version < (1 << 64) - 1:
             raise ParameterError(
@@ -89,7 +89,7 @@ class AnsweringParty:
             )
         if self._running or self._waiting:
             raise ParameterError(
-                "the client is answering batches: load new weights after these batches"
+                "the client still answers batches: call load() after these batches"
             )
         if self._network is not None and self._network.equals(network):
             return
@@ -103,7 +103,7 @@ class AnsweringParty:
     def offer(self, querying: int) -> list[bytes]:
         """WEIGHTS to the server, the same ones until `confirm` says that READY has come."""
         if self._network is None:
-            raise ParameterError("the client has no network yet: load a network first")
+            raise ParameterError("the client has not loaded a network: call load(network) first")
         version, message = self._offered.get(querying, (0, []))
         if version == self.version:
             return message
@@ -144,7 +144,7 @@ class AnsweringParty:
         is_open = sum(other[0] == topic.querying for other in (*self._waiting, *self._running))
         if not parts and is_open >= MAX_OPEN_BATCHES:
             raise RejectedSubmission(
-                f"client {topic.querying} has {is_open} open batches, the maximum"
+                f"client {topic.querying} has the maximum of {is_open} open batches"
             )
         self._waiting[name] = {**parts, message.kind: message.body}
         needed = 3 if self.plan.backend.relayed else 2  # in any order

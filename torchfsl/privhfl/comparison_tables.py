@@ -68,7 +68,8 @@ class Tables:
     def __init__(self, bits: int) -> None:
         if not 8 <= bits <= 63:
             raise ParameterError(
-                f"comparisons have {bits} bits, expected 8 to 63 bits: change frac_bits of the ring"
+                f"comparisons have {bits} bits, expected 8 to 63 bits: change weight_frac_bits of "
+                "the ring"
             )
         self.bits = bits
         self.levels = _levels(bits)

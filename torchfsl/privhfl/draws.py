@@ -120,8 +120,8 @@ class Pair:
         context = kdf.frame(what, self._who, numbers)
         if context in self._opened:
             raise ProtocolError(
-                f"the {what.decode()} masks of this number were already used, and a mask is "
-                "secure only once: use the next number"
+                f"the masks of this {'version' if what == b'weights' else 'batch'} were already "
+                "used, and a mask is secure only once: use the next number"
             )
         self._opened.add(context)
         return Draws(self._seed, context)

@@ -92,7 +92,8 @@ class Graph:
                 )
             if node.op in ("relu", "max") and any(held):
                 raise ParameterError(
-                    f"{node.op} follows a ReLU and has no effect: remove one of the two"
+                    f"{node.op} follows a ReLU, expected {node.op} after a linear layer or an "
+                    f"addition: remove {node.op}, or put {node.op} before the ReLU"
                 )
             if node.op == "add" and len(set(held)) != 1:
                 raise ParameterError(

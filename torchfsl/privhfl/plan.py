@@ -77,7 +77,9 @@ class QueryPlan:
 
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) > MAX_CLIENTS:
-            raise ParameterError(f"a plan of {len(self.graphs)} clients: choose 1 to {MAX_CLIENTS}")
+            raise ParameterError(
+                f"the plan has {len(self.graphs)} clients: choose 1 to {MAX_CLIENTS} clients"
+            )
         if any(type(client) is not int or not 0 <= client < 1 << 16 for client in self.graphs):
             raise ParameterError(
                 f"the client numbers are {list(self.graphs)[:3]}, expected whole numbers from 0 "
@@ -85,11 +87,15 @@ class QueryPlan:
             )
         ends = {(graph.nodes[0].shape, graph.num_classes) for graph in self.graphs.values()}
         if len(ends) != 1:
-            raise ParameterError("the networks need one input shape and one number of logits")
+            raise ParameterError(
+                "expected networks with one input shape and one number of logits, got "
+                f"{', '.join(f'{shape} and {logits}' for shape, logits in sorted(ends))}: make all "
+                "networks for the same inputs and classes"
+            )
         if not 1 <= self.min_answering <= self.max_answering <= MAX_CLIENTS:
             raise ParameterError(
-                f"choose 1 <= min_answering ({self.min_answering}) <= max_answering "
-                f"({self.max_answering}) <= {MAX_CLIENTS}"
+                f"min_answering is {self.min_answering} and max_answering is {self.max_answering}: "
+                f"choose 1 <= min_answering <= max_answering <= {MAX_CLIENTS}"
             )
         if self.comparison not in ("tables", "trees"):
             raise ParameterError(f"comparison is {self.comparison!r}: choose 'tables' or 'trees'")
@@ -100,6 +106,10 @@ class QueryPlan:
             raise ParameterError("session is empty: leave out session=, for a random session")
         if self.batch < 1:
             raise ParameterError(f"batch is {self.batch}: choose 1 query or more")
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Refuse batches and networks whose dealing messages are too large."""
         for graph in self.graphs.values():
             size = self.dealing_bytes(graph)
             most = MAX_DEALING_BYTES * (1 if self.backend.relayed else MAX_DEALING_PARTS)
@@ -107,7 +117,7 @@ class QueryPlan:
                 fits = self.batch * most // size
                 raise ParameterError(
                     f"dealing for a batch of {self.batch} takes {size} bytes, more than {most}: "
-                    f"use batches of {fits}"
+                    f"use batch={fits}"
                     if fits
                     else f"dealing for one query takes {size} bytes, more than {most}: use a "
                     "smaller network"

@@ -169,7 +169,7 @@ def _scales(
     beside = max((seen.top[i] for i in products), default=0.0)
     if group[last] == group[0] or beside > most:
         raise ParameterError(
-            f"values that the network adds to its input reach {beside:.3g}, and the ring holds at "
+            f"values that the network adds to its input reach {beside:.3g}, but the ring holds at "
             f"most {most:.3g}: scale the images down, or use a ring of 64 bits"
         )
     scale = {g: most / max(value, most * 2.0**-20) for g, value in top.items()}

@@ -101,8 +101,8 @@ class QueryServer:
         topic = message.topic
         if topic.querying not in self._seeds or topic.querying == topic.answering:
             raise RejectedSubmission(
-                f"client {topic.querying} may not query client {topic.answering}: expected a "
-                "client of the plan, and another one to answer"
+                f"client {topic.querying} cannot query client {topic.answering}, expected two "
+                "different clients of the plan"
             )
         asks = message.kind in (Kind.DEALING, Kind.QUERY)
         if sender != (topic.querying if asks else topic.answering):
@@ -148,8 +148,8 @@ class QueryServer:
         self._closed.add(name)
         if len(entry.shares) < self.plan.min_answering:
             raise ProtocolError(
-                f"{len(entry.shares)} clients answered, and the plan needs "
-                f"{self.plan.min_answering}: query again, with more clients"
+                f"{len(entry.shares)} clients answered, but the plan needs "
+                f"{self.plan.min_answering}: query again with more clients"
             )
         total = sum(entry.shares.values(), torch.zeros((), dtype=self.plan.ring.dtype))
         assert isinstance(total, torch.Tensor)
@@ -201,7 +201,7 @@ class QueryServer:
         is_open = sum(querying == topic.querying for querying, _, _ in self._sums)
         if name not in self._sums and is_open >= MAX_OPEN_BATCHES:
             raise RejectedSubmission(
-                f"client {topic.querying} has {is_open} open batches, the maximum: close some of "
+                f"client {topic.querying} has the maximum of {is_open} open batches: close some of "
                 "these batches first"
             )
         if len(entry.clients - {topic.answering}) >= self.plan.max_answering:

@@ -217,8 +217,8 @@ class Querying:
             self.plan.graph_of(client)
         if querying in who:
             raise ParameterError(
-                f"client {querying} queries and is also in the answering clients {who}: remove "
-                f"client {querying} from these",
+                f"client {querying} queries, but is also in answering = {who}: remove client "
+                f"{querying} from answering",
                 code="client-limits",
             )
         if silent := [client for client in who if client not in self._networks]:
@@ -231,12 +231,12 @@ class Querying:
     def _pictures(self, name: str, given: Pictures) -> torch.Tensor:
         """Pictures as a tensor of the plan's shape, on the CPU."""
         shape = self.plan.input_shape
-        expect_a((torch.Tensor, np.ndarray), given, name, f"pass a tensor [M, {shape}]")
+        expect_a((torch.Tensor, np.ndarray), given, name, "pass a tensor [M, C, H, W]")
         images = torch.as_tensor(given).detach().cpu()
         if images.shape[1:] != shape or not len(images) or images.is_complex():
             raise ParameterError(
-                f"{name} have shape {tuple(images.shape)}, expected one or more of {shape}: pass "
-                f"{name} as [M, C, H, W]",
+                f"{name} has shape {tuple(images.shape)}, expected one or more images of shape "
+                f"{shape}: pass {name} as real numbers [M, C, H, W]",
                 code="wrong-shape",
             )
         return images if images.is_floating_point() else images.float()
@@ -246,9 +246,9 @@ class Querying:
         most, largest = SPARE * self._largest.get(querying, math.inf), float(images.abs().max())
         if not largest <= most:
             raise ParameterError(
-                f"an image has a value of {largest:.3g}, expected at most {most:.3g}, {SPARE:g} "
-                f"times the largest sample of client {querying}: standardise images like the "
-                "samples, or load samples of the same range. Logits could be wrong"
+                f"an image has a value of {largest:.3g}, expected at most {most:.3g}, which is "
+                f"{SPARE:g} times the largest sample of client {querying}: scale the images like "
+                "the samples of load()"
             )
 
     def _ready(self, relay: Relay, querying: int, who: list[int]) -> list[int]:
@@ -268,7 +268,7 @@ class Querying:
         ready = [a for a in who if asking.version(a) == self.answering[a].version]
         if len(ready) < min(len(who), self.plan.min_answering):
             raise ProtocolError(
-                f"the server has the weights of clients {ready} (asked: {who}), and the plan "
+                f"of the clients {who}, only {ready} sent weights to the server, but the plan "
                 f"needs {self.plan.min_answering} clients: query again, or query more clients"
             )
         return ready

@@ -74,8 +74,8 @@ class QueryingParty:
         plan = self.plan
         if not plan.min_answering <= len(set(answering)) == len(answering) <= plan.max_answering:
             raise ParameterError(
-                f"{len(answering)} answering clients were given, expected {plan.min_answering} to "
-                f"{plan.max_answering} distinct clients"
+                f"answering is {answering}, expected {plan.min_answering} to {plan.max_answering} "
+                "different clients"
             )
         missing = [a for a in answering if a not in self._versions]
         if missing:
@@ -122,7 +122,7 @@ class QueryingParty:
         if tuple(images.shape) != (plan.batch, *plan.input_shape):
             raise ParameterError(
                 f"the images have shape {tuple(images.shape)}, expected "
-                f"{(plan.batch, *plan.input_shape)}: fill up the last batch"
+                f"{(plan.batch, *plan.input_shape)}: add zeros to a shorter batch"
             )
         whole = plan.ring.encode(images, plan.ring.frac_bits)
         state.asked = True
@@ -157,7 +157,8 @@ class QueryingParty:
             )
         if len(who) < self.plan.min_answering:
             raise RejectedSubmission(
-                f"SUM includes {len(who)} clients, fewer than the minimum of the plan"
+                f"SUM includes {len(who)} clients, fewer than min_answering = "
+                f"{self.plan.min_answering}"
             )
         del self._batches[topic.iteration, topic.batch]
         shape = (self.plan.batch, self.plan.num_classes)

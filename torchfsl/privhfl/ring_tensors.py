@@ -50,13 +50,13 @@ class Ring:
         if self.frac_bits < 1 or self.weight_frac_bits < 1 or self.compare_bits < 8:
             raise ParameterError(
                 f"frac_bits is {self.frac_bits} and weight_frac_bits is {self.weight_frac_bits}: "
-                f"choose 1 bit or more for each, and leave 9 of the ring's {self.bits} bits"
+                f"choose 1 or more for each, and at most {self.bits - 9} for weight_frac_bits"
             )
         if self.bits - 1 - self.frac_bits - self.weight_frac_bits < 3:
             raise ParameterError(
-                f"{self.frac_bits} + {self.weight_frac_bits} fractional bits leave no room for "
-                f"values in a ring of {self.bits} bits: use fewer fractional bits, or a ring of "
-                "64 bits"
+                f"frac_bits + weight_frac_bits is {self.frac_bits + self.weight_frac_bits}, "
+                f"expected at most {self.bits - 4} in a ring of {self.bits} bits: use fewer "
+                "fractional bits"
             )
 
     @property

@@ -217,7 +217,7 @@ class Aggregator(BoundServer):
         problem = plan.check_clients(len(held.names))
         if problem:
             self.abandon_round()
-            raise ProtocolError(f"the sum stays closed: {problem}")
+            raise ProtocolError(f"the aggregator does not open the sum: {problem}")
         names = messages.encode_names([held.names[client] for client in self.clients])
         message = messages.encode(
             plan, Kind.SUM, self.last_round, 0, names, held.total.encode(), signing=self._signing

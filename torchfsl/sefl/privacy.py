@@ -62,8 +62,8 @@ def guarantee(plan: SeflPlan, *, delta: float, rounds: int = 0) -> Guarantee:
         )
     if not 0 < delta < 1 or rounds < 1:
         raise ParameterError(
-            f"delta is {delta}, expected a number above 0 and below 1, and the number of rounds: "
-            "pass rounds=, or make a plan with max_rounds"
+            f"delta is {delta} and rounds is {rounds}, expected delta above 0 and below 1, and 1 "
+            "round or more: pass such numbers, or make a plan with max_rounds"
         )
     alone, both = (
         renyi_epsilon(1 / math.sqrt(_loss(plan, draws)), delta, rounds, _ORDERS) for draws in (1, 2)

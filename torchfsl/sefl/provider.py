@@ -52,7 +52,7 @@ class BoundServer:
     def __init__(self, draft: SeflPlan, draw: Draw) -> None:
         if not draft.is_draft:
             raise ParameterError(
-                "this plan already has a key: pass a draft, and the key holder makes the key",
+                "expected a draft without keys, got a plan with keys: pass the draft of the plan",
                 code="not-a-draft",
             )
         self._draft, self._draw = draft, draw

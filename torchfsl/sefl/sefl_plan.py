@@ -91,8 +91,8 @@ class SeflPlan(SubmodelPlan):
         check_plain(self, "sefl sums all values in one ciphertext space")
         if self.lane == "count" or self.min_contributors > 1:
             raise ParameterError(
-                "sefl has no counts, because every client sends every position: leave out "
-                "lane='count'",
+                "sefl does not support counts, because every client sends every position: use "
+                "lane='none' and min_contributors=1",
                 code="unsupported-plan",
             )
         assert self.scheme  # refuses what could come out wrong

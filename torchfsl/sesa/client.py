@@ -100,7 +100,7 @@ class Client:
             raise ProtocolError(
                 f"client {self.client_id} has not entered round {round_number}, or has already "
                 "started this round: call enter() before the server closes the cohort, and "
-                "start() once",
+                "start_round() once",
                 code="not-in-cohort",
             )
         cohort = Cohort.decode(self.plan, self.line.fetch(Kind.COHORT).body)

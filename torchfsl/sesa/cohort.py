@@ -106,7 +106,7 @@ def check_survivors(cohort: Cohort, places: Sequence[int]) -> None:
         cohort.plan.check_members(cohort.counts(places))
     except ProtocolError as error:
         gone, most = len(cohort) - len(places), len(cohort) - cohort.plan.threshold
-        limit = f", at most {most} may" if gone > most else ""
+        limit = f", expected at most {most}" if gone > most else ""
         raise ProtocolError(
             f"{gone} of {len(cohort)} clients dropped out{limit}: {error}", code="too-few-reports"
         ) from error

@@ -90,7 +90,7 @@ def plan(
     """
     if not widths:
         raise ParameterError(
-            "widths is empty: pass a pair (number of clients, rows of each client) per class, for "
+            "widths is empty: pass a pair (rows of each client, number of clients) per class, for "
             "example widths=[(64, 20)]"
         )
     named = [set(rows) for rows, _ in widths if isinstance(rows, Mapping)]

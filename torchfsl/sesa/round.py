@@ -120,7 +120,7 @@ class OneServer(OfCohort["_Participant"]):
         numbers = sorted(cohort)
         if not numbers:
             raise ParameterError(
-                "a round of sesa needs the client numbers at its start: pass them, "
+                "a round of sesa needs the client numbers at its start, got no clients: call "
                 "servers.round(clients)"
             )
         for number in set(numbers) - set(self._all):

@@ -92,8 +92,8 @@ class SesaPlan(SubmodelPlan):
         expect_ints({name: getattr(self, name) for name in _COUNTS}, _COUNTS)
         if self.lane != "none" or self.max_weight != 1 or self.noise_sigma:
             raise ParameterError(
-                "sesa has no counts, weights or noise: use lane='none', max_weight=1 and "
-                "noise_sigma=0, or the protocol fsl",
+                "sesa does not support counts, weights or noise: use lane='none', max_weight=1 "
+                "and noise_sigma=0, or the protocol fsl",
                 code="unsupported-plan",
             )
         check_plain(self, "sesa sums all values in one field")
@@ -299,7 +299,7 @@ class SesaPlan(SubmodelPlan):
         try:
             self._check_isolation(counts, 0)
         except ParameterError as error:
-            raise ProtocolError(f"the round has no sum: {error}") from error
+            raise ProtocolError(f"the server does not open the sum: {error}") from error
 
     def describe(self) -> dict[str, str]:
         """See `SubmodelPlan`."""

@@ -76,8 +76,8 @@ class Sharded(nn.Module):
         found = {n: m for n, m in plain.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
         if len(found) < 2 or any(module.bias is None for module in found.values()):
             raise ParameterError(
-                "Sharded expects a hidden layer and a bias in every layer, got layers with "
-                f"{sorted(found)}: pass two or more convolutions or linear layers with bias=True"
+                "Sharded expects two or more convolutions or linear layers, each with a bias, got "
+                f"the layers {sorted(found)}: add a hidden layer, or set bias=True"
             )
         for name, module in list(found.items())[:-1]:
             if shards < 1 or len(module.weight) % shards:

@@ -63,9 +63,8 @@ class RemoteServers:
             )
         if not all((self._tls / f"client-{n}.pem").exists() for n in range(clients)):
             raise ConfigError(
-                f"this experiment has {clients} clients, and {self._tls} has certificates for "
-                f"another number: make them with torchfsl certs {self._tls} --clients "
-                f"0-{clients - 1}"
+                f"{self._tls} lacks certificates of some of this experiment's {clients} clients: "
+                f"make the certificates with torchfsl certs {self._tls} --clients 0-{clients - 1}"
             )
         self._owner = Owner(self._urls, TlsFiles.in_folder(self._tls, "owner"))
         self.model, self.messages = model, Counter[str]()

@@ -69,7 +69,7 @@ def load_clicks(path: Path, columns: str) -> Clicks:
     table, without_row = read_table(
         path, texts=texts, numbers=others, names=CRITEO if as_published else None
     )
-    log.info("%s: %d lines, %d further ones without values", path, len(table), without_row)
+    log.info("%s: %d lines with values, %d lines without values", path, len(table), without_row)
     (label,) = roles["label"]
     labels = _labels(table.column(label).to_numpy(), f"{path.name}: column {label}")
     order = np.arange(len(labels))
@@ -129,14 +129,17 @@ def _roles(columns: str, there: Sequence[str], path: Path) -> dict[str, list[str
         roles["fields"] = [name for name in there if name not in named]
     found = [name for names in roles.values() for name in names]
     if missing := [name for name in found if name not in there]:
-        raise ValueError(f"columns has {', '.join(missing)}, but {has}")
+        raise ValueError(f"columns names {', '.join(missing)}, but {has}")
     if twice := sorted({name for name in found if found.count(name) > 1}):
         raise ValueError(
             f"columns has {', '.join(twice)} twice, and each column has one role: remove one of "
             "them"
         )
     if "label" not in roles or not (roles.get("fields") or roles.get("numeric")):
-        raise ValueError(f"columns is {columns!r} and lacks label=NAME or any field: {has}")
+        raise ValueError(
+            f"columns is {columns!r}, expected label=NAME and fields=NAME+NAME or "
+            f"numeric=NAME+NAME: {has}"
+        )
     if any(len(roles.get(role, [""])) > 1 for role in _ONE):
         raise ValueError(f"columns is {columns!r}: give one column each for {', '.join(_ONE)}")
     return {role: roles.get(role, []) for role in (*_ONE, *_MANY)}
@@ -164,7 +167,9 @@ def _bucket(column: Any, where: str) -> npt.NDArray[np.object_]:
     try:
         numbers = np.asarray(column.cast("float64").to_numpy(), dtype=np.float64)
     except (ValueError, NotImplementedError) as error:  # pyarrow's are one of them
-        raise ValueError(f"{where} is not numeric: {error}") from error
+        raise ValueError(
+            f"{where} has values that are not numbers ({error}): move it from numeric= to fields="
+        ) from error
     return _categories(numbers)
 
 

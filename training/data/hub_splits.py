@@ -67,9 +67,10 @@ def check_class_names(source: str, column: str, names: Sequence[str]) -> None:
         own = _names_in(file, column)
         if own is not None and list(own) != list(names):
             raise DataError(
-                f"{file}: column {column!r} numbers {len(own)} classes, other files {len(names)}: "
-                f"{_difference(own, names)}. Encode text labels alike: train.class_encode_column("
-                f"{column!r}), other.cast_column({column!r}, train.features[{column!r}])"
+                f"{file}: column {column!r} has {len(own)} classes, other files have {len(names)}: "
+                f"{_difference(own, names)}. Encode the labels of all files alike: "
+                f"train.class_encode_column({column!r}), other.cast_column({column!r}, "
+                f"train.features[{column!r}])"
             )
 
 
@@ -100,8 +101,8 @@ def _names_in(file: Path, column: str) -> list[str] | None:
 def _difference(own: Sequence[str], names: Sequence[str]) -> str:
     known, others = set(own), set(names)
     alone = {
-        "it alone has": [name for name in own if name not in others],
-        "they alone have": [name for name in names if name not in known],
+        "only this file has": [name for name in own if name not in others],
+        "only other files have": [name for name in names if name not in known],
     }
     parts = [
         f"{who} {', '.join(map(repr, more[:_SHOWN]))}{' and more' * (len(more) > _SHOWN)}"
@@ -112,5 +113,5 @@ def _difference(own: Sequence[str], names: Sequence[str]) -> str:
         (n for n, (one, other) in enumerate(zip(own, names, strict=False)) if one != other), None
     )
     if place is not None:
-        parts.append(f"class {place} is {own[place]!r} there, {names[place]!r} in the others")
+        parts.append(f"class {place} is {own[place]!r} here, and {names[place]!r} in other files")
     return "; ".join(parts)

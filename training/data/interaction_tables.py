@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_ZONED = "date with a time zone"
 _ROLES = ("user", "item", "time", "category")
 _EXAMPLE = "user=user_id,item=item_id,time=timestamp"
 
@@ -178,11 +179,11 @@ def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:
                 "two are optional"
             )
         if name not in there:
-            raise ValueError(f"columns has {role}={name}, but {has}")
+            raise ValueError(f"columns names {role}={name}, but {has}")
         names[role] = name
     for role in ("user", "item"):
         if role not in names:
-            raise ValueError(f"columns is {columns!r} and lacks {role}=NAME: {has}")
+            raise ValueError(f"columns is {columns!r}, expected also {role}=NAME: {has}")
     if len({names[role] for role in names if role != "category"}) < len(
         names.keys() - {"category"}
     ):
@@ -195,13 +196,18 @@ def _odd_time(times: npt.NDArray[Any], path: Path) -> str:
     forms = [_form_of(str(time)) for time in times]
     odd = next((n for n, form in enumerate(forms) if not form or form != forms[0]), -1)
     if odd < 0:
-        return f"holds {forms[0]}s as text: store them in their own type"
-    held = f"holds {str(times[odd])!r} in {places_of(path)(odd)}, which is"
+        if forms[0] == _ZONED:
+            return "has dates with a time zone as text: write all dates in UTC without the zone"
+        return f"has {forms[0]}s as text: store the column with a type for {forms[0]}s"
+    found = f"has {str(times[odd])!r} in {places_of(path)(odd)}"
     if forms[odd]:
-        return f"{held} a {forms[odd]}, while {str(times[0])!r} is a {forms[0]}: choose one form"
+        return (
+            f"{found}, which is a {forms[odd]}, but {str(times[0])!r} is a {forms[0]}: write all "
+            "times in one form"
+        )
     return (
-        f"{held} neither a number nor a date as 2026-11-23 or 2026-11-23 14:05:00, so that nothing "
-        "says what comes first"
+        f"{found}, expected a number or a date such as 2026-11-23 or 2026-11-23 14:05:00: correct "
+        "this time"
     )
 
 
@@ -212,7 +218,7 @@ def _form_of(time: str) -> str:
         return "number"
     with contextlib.suppress(ValueError):
         zone = datetime.datetime.fromisoformat(time).tzinfo
-        return "date" if zone is None else "date with a time zone"
+        return "date" if zone is None else _ZONED
     return ""
 
 

@@ -75,8 +75,9 @@ def load_interactions(folder: Path) -> Interactions:
     for name in (SEQUENCES, ATTRIBUTES):
         if not (folder / name).is_file():
             raise FileNotFoundError(
-                f"{folder} has no {name}: pass --data a folder with {SEQUENCES} and {ATTRIBUTES}, "
-                "a folder of MovieLens or RecBole files, a CSV or Parquet file, or 'synthetic'"
+                f"{folder} does not have {name}: pass --data with a folder of {SEQUENCES} and "
+                f"{ATTRIBUTES}, a folder of MovieLens or RecBole files, a CSV, TSV or Parquet "
+                "file, or 'synthetic'"
             )
     with _told_of(folder / SEQUENCES):
         raw = _sequences(folder / SEQUENCES)
@@ -156,8 +157,8 @@ def _told_of(path: Path) -> Iterator[None]:
         yield
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{path}: expected UTF-8 text in gzip, but {error}: make it with `gzip -k "
-            f"{path.name.removesuffix('.gz')}` from a UTF-8 file"
+            f"{path}: expected UTF-8 text in gzip, but {error}: make this file from a UTF-8 file "
+            f"with `gzip -k {path.name.removesuffix('.gz')}`"
         ) from error
 
 
@@ -224,6 +225,6 @@ def _number(text: str) -> int:
     """A whole number as Python prints it: 07 would be the item 7 in other clothes."""
     if not is_whole(text) or len(text) > _DIGITS:
         raise ValueError(
-            f"{text[:60]!r} is not one of up to {_DIGITS} digits without leading zeros"
+            f"{text[:60]!r} is not a whole number of at most {_DIGITS} digits without leading zeros"
         )
     return int(text)

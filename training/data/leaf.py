@@ -59,7 +59,9 @@ def _read(folder: Path) -> dict[str, Any]:
                 "users and user_data"
             ) from error
     if not found:
-        raise DataError(f"{folder} has no JSON file with a writer: pass LEAF's data folder")
+        raise DataError(
+            f"{folder} does not have a JSON file with a writer: pass --data with LEAF's data folder"
+        )
     return found
 
 
@@ -72,12 +74,16 @@ def _table(
             x = np.asarray(own["x"], dtype=np.float64)
             y = np.asarray(own["y"], dtype=np.int64)
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"writer {name!r} in {source}: expected x and y ({error})") from error
+            raise DataError(
+                f"writer {name!r} in {source}: expected numbers in x and y, got another value "
+                f"({type(error).__name__}: {error})"
+            ) from error
         fits = x.shape == (len(y), SIDE * SIDE) and bool(((x >= 0) & (x <= 1)).all())
         if not fits or (len(y) and not 0 <= y.min() <= y.max() < classes):
             raise DataError(
-                f"writer {name!r} in {source}: expected {SIDE * SIDE} numbers from 0 to 1 per "
-                f"picture and classes below {classes}, got {x.shape} and {len(y)} classes"
+                f"writer {name!r} in {source}: expected {SIDE * SIDE} numbers from 0 to 1 and a "
+                f"class from 0 to {classes - 1} per picture, got x of shape {x.shape} and "
+                f"{len(y)} classes in y: leave this writer out"
             )
         pixels.append(np.rint(255 * x).astype(np.uint8).reshape(-1, 1, SIDE, SIDE))
         labels.append(y)

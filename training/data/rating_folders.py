@@ -120,7 +120,8 @@ def load_atomic(path: Path) -> Interactions:
     for name in ("user_id:token", "item_id:token"):
         if name not in columns:
             raise ValueError(
-                f"{path} has the columns {', '.join(columns)} and lacks {name}: add this column"
+                f"{path}: expected a column {name}, got the columns {', '.join(columns)}: add the "
+                "column"
             )
     timed = [name for name in columns if name.partition(":")[0] in _TIMES]
     if len(timed) > 1:
@@ -143,10 +144,11 @@ def _kinds(path: Path) -> dict[str, list[str]]:
     items, _ = _atomic(path)
     lists = [name for name in items if name.endswith(":token_seq")]
     if not lists or "item_id:token" not in items:
-        log.warning("%s: no column holds categories, among the columns %s", path, ", ".join(items))
+        text = "%s has no column of type token_seq, so items have no categories. Its columns: %s"
+        log.warning(text, path, ", ".join(items))
         return {}
     chosen = next((name for name in lists if name.partition(":")[0] in _CATEGORIES), lists[0])
-    log.info("%s: the categories are from the column %s", path, chosen)
+    log.info("%s: torchfsl reads the categories from the column %s", path, chosen)
     pairs = zip(items["item_id:token"], items[chosen], strict=True)
     return {item: words.split() for item, words in pairs}
 
@@ -264,7 +266,9 @@ def _fields(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
                 if row:
                     yield number, row
         except csv.Error as error:
-            raise ValueError(f"{path}, after line {number}, is not CSV: {error}") from error
+            raise ValueError(
+                f"{path}: cannot read a row of CSV after line {number}: {error}"
+            ) from error
 
 
 def _is_number(text: str) -> bool:
@@ -280,7 +284,8 @@ def _atomic(path: Path) -> tuple[dict[str, list[str]], list[int]]:
     plain = [name.partition(":")[0] for name in head]
     if twice := sorted({name for name in plain if plain.count(name) > 1}):
         raise ValueError(
-            f"{path}, line 1: several columns are named {', '.join(twice)}: give each its own name"
+            f"{path}, line 1: several columns are named {', '.join(twice)}: give each column "
+            "another name"
         )
     columns: list[list[str]] = [[] for _ in head]
     numbers: list[int] = []

@@ -54,7 +54,7 @@ def column_names(path: Path) -> list[str]:
         names = list(_open(path).schema.names)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(
-            f"{path} has several columns named {', '.join(twice)}: give each column its own name"
+            f"{path} has several columns named {', '.join(twice)}: give each column another name"
         )
     return names
 

@@ -182,7 +182,9 @@ def _open(
             "Hub that this machine can reach, or 'synthetic'"
         ) from error
     if "train" not in loaded or not ({"test", "validation"} & set(loaded)):
-        raise DataError(f"{source!r} has the splits {sorted(loaded)}, expected train and test")
+        raise DataError(
+            f"{source!r}: expected the splits train and test, got {', '.join(sorted(loaded))}"
+        )
     splits = (loaded["train"], loaded["test" if "test" in loaded else "validation"])
     features = splits[0].features
     inputs = [name for name, feature in features.items() if _is_input(feature, kind)]
@@ -193,16 +195,17 @@ def _open(
         labels = [name for name in labels if name == label]
     if not inputs or not labels:
         raise DataError(
-            f"{source!r} has the columns {dict(features)}; wanted are one of type "
-            f"{'string' if kind is str else 'Image'} and a ClassLabel"
+            f"{source!r}: expected a column of type {'string' if kind is str else 'Image'} and a "
+            "column of type ClassLabel"
             + (f" named {label!r}" if label else "")
-            + ". Store labels of another type as one: train.class_encode_column(NAME), then "
-            "test.cast_column(NAME, train.features[NAME])"
+            + f", got {dict(features)}: store labels as ClassLabel with "
+            "train.class_encode_column(NAME) and test.cast_column(NAME, train.features[NAME])"
         )
     for kind_of, names in (("input", inputs), ("label", labels)):
         if len(names) > 1:
             others = ", ".join(map(repr, names[1:]))
-            log.warning("%s: column %r is the %s, %s not read", source, names[0], kind_of, others)
+            text = "%s: torchfsl reads the column %r as %s and does not read %s"
+            log.warning(text, source, names[0], kind_of, others)
     check_class_names(source, labels[0], features[labels[0]].names)
     return splits, inputs[0], labels[0]
 
@@ -233,9 +236,9 @@ def _labels(split: datasets.Dataset, column: str, classes: int, source: str) -> 
     if len(wrong):
         raise DataError(
             f"{_where(source, split)}: column {column!r} has no label in {len(wrong)} of "
-            f"{len(labels)} rows, first in row {wrong[0]}: {found[int(wrong[0])]}. Store dataset."
-            f"filter(lambda row: row[{column!r}] in range({classes})). Without a test split, "
-            "evaluations use the validation split"
+            f"{len(labels)} rows, first in row {wrong[0]}: {found[int(wrong[0])]}. Store "
+            f"dataset.filter(lambda row: row[{column!r}] in range({classes})), or only the splits "
+            "train and validation"
         )
     return labels
 
@@ -291,9 +294,9 @@ def decode_pictures(rows: Iterable[dict[str, Any]], column: str, where: str) -> 
             raise DataError(f"{at} has no readable picture ({error}): leave the row out") from error
         if arrays and array.shape != arrays[0].shape:
             raise DataError(
-                f"{where}: column {column!r} holds images of several sizes or modes: row 0 has "
-                f"the shape {arrays[0].shape}, row {number} {array.shape}. Resize and convert them "
-                "first"
+                f"{where}: column {column!r} has images of different shapes: row 0 has the shape "
+                f"{arrays[0].shape}, row {number} {array.shape}. Resize or convert the images "
+                "to one shape"
             )
         arrays.append(array)
     pixels = np.stack(arrays)

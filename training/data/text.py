@@ -56,7 +56,8 @@ class Text:
         """
         if not all(len(split) > 1 for split in splits):
             raise DataError(
-                "one of the texts train, valid and test has fewer than two words: add text to it"
+                "expected two words or more in each of the texts train, valid and test, got "
+                f"{', '.join(str(len(split)) for split in splits)} words: add words to the text"
             )
         counts = Counter(splits[0])
         counts[UNKNOWN] += 0  # other texts may have words that the training text lacks
@@ -94,8 +95,8 @@ def load_text(source: str, most: int = 0) -> Text:
         missing = [s for s, file in zip(SPLITS, files, strict=True) if file is None]
         if missing:
             raise DataError(
-                f"{source} has no {', '.join(f'wiki.{split}.tokens[.gz]' for split in missing)}: "
-                "--data needs all three of train, valid and test in one folder"
+                f"{source} lacks {', '.join(f'wiki.{split}.tokens[.gz]' for split in missing)}, "
+                "expected the files of train, valid and test: add the missing files"
             )
         lines = [_lines(file) for file in files if file is not None]
     else:
@@ -133,8 +134,8 @@ def _lines(file: Path) -> list[str]:
         return raw.decode("utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{file} is no UTF-8 text{_gz(file)}: {error}. Convert it with iconv -t UTF-8"
-            + (", then gzip" if file.suffix == ".gz" else "")
+            f"{file}: expected UTF-8 text{_gz(file)}, but {error}: convert the text with "
+            f"iconv -t UTF-8{', then gzip' if file.suffix == '.gz' else ''}"
         ) from error
 
 
@@ -156,7 +157,7 @@ def _open(source: str) -> list[list[str]]:
         lines = [list(loaded[name]["text"]) for name in ("train", "validation", "test")]
     except (OSError, ValueError, KeyError, DatasetsError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        where = "folder" if folder else "Hub name (no folder is called so)"
+        where = "folder" if folder else "Hub name (no folder has this name)"
         raise DataError(
             f"cannot load the {where} {source!r}: {first}. Pass --data with a folder of "
             "wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens (or .gz), a Hugging Face "

@@ -15,30 +15,33 @@ from training.config import add_options
 from training.privhfl.settings import Settings, TaskName
 
 _DESCRIPTION = """\
-Clients with unlike models learn from each other's answers to queries (PrivHFL). Each trains on its
-own samples, makes query pictures from them, asks other clients, and trains again on its samples and
-on the pictures with the averaged answers. Nobody's samples, pictures or model are shown to anyone.
+Clients with unlike models learn from each other's answers to queries (PrivHFL). Each client trains
+on its samples, makes query pictures from these samples, and asks other clients. Then the client
+trains again, also on the pictures with the averaged answers. No client shows its samples, pictures
+or model to another party.
 
 querying
-  plain      float answers in the clear: no protection, the yardstick
-  fixed      the integers that the protocol computes with, in the clear
-  secure     the protocol: a server and the answering client see random numbers only, the querying
-             client the sum of all answers; exact says that it equals `fixed` bit for bit
+  plain      float answers in the clear: no protection, the baseline
+  fixed      the integers of the protocol, in the clear
+  secure     the protocol: a server and the answering client see only random numbers, the querying
+             client only the sum of all answers. exact says whether this sum is bit-identical to
+             that of `fixed`
 """
 
 _EPILOG = """\
 examples
-  python -m training privhfl mnist --data FOLDER                        floats, a minute
+  python -m training privhfl mnist --data FOLDER                        floats, about a minute
   python -m training privhfl mnist --data FOLDER --querying secure
-  python -m training privhfl cifar10 --data FOLDER --control local      retraining alone
+  python -m training privhfl cifar10 --data FOLDER --control local      retraining without queries
 
-DIR gets config.json, metrics.jsonl (an object an iteration; iteration 0 is the baseline),
-summary.json, curves.png and every client's models. Accuracy is on the same 2,000 test pictures for
-all clients; gains are over the baseline of the same client. Bytes are by link and phase, of all
-clients together.
+DIR gets config.json, metrics.jsonl (one object per iteration, in which iteration 0 is the model
+before any query), summary.json, curves.png and the models of every client. Accuracy is on the same
+2,000 test pictures for all clients. A gain is the difference to iteration 0 of the same client.
+Bytes are those of all clients together, by link and phase.
 
-defaults of mnist (cifar10): 9 (6) clients of 100 (1000) samples, 1000 (2500) queries of each, in
-runs of 128 (32), --querying plain --expansion mixup --fraction 1 --iterations 1 --test 2000.
+defaults of mnist (cifar10): 9 (6) clients with 100 (1000) samples each, 1000 (2500) queries per
+client, in batches of 128 (32), --querying plain --expansion mixup --fraction 1 --iterations 1
+--test 2000.
 """
 
 _OPTIONS = {
@@ -70,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ProtocolError as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     except KeyboardInterrupt:
-        parser.exit(130, "\ninterrupted; the same command with --out and --resume goes on\n")
+        parser.exit(130, "\ninterrupted: continue with the same command, --out and --resume\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -84,10 +87,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("task", choices=get_args(TaskName))
     add_options(parser, Settings, _OPTIONS)
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, help="folder of the run; must not exist without --resume"
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="folder of the run, which must not exist without --resume",
     )
-    parser.add_argument("--resume", action="store_true", help="continue the run in --out")
-    parser.add_argument("--quiet", action="store_true", help="errors only")
+    parser.add_argument("--resume", action="store_true", help="continuation of the run in --out")
+    parser.add_argument("--quiet", action="store_true", help="only errors")
     return parser
 
 

@@ -24,31 +24,35 @@ class Settings:
     """A whole experiment.
 
     Attributes:
-        task: data set, and with it architectures and length of training; see `tasks`.
-        data: `synthetic`, a folder, or a Hub name; empty for the task's own Hub name.
-        querying: how answers are computed: `plain` on floats; `fixed` on the ring integers in the
-            clear; `secure` by the protocol.
-        comparison: the protocol's back end for signs.
-        clients: n.
-        private: samples of each client.
-        alpha: of the Dirichlet distribution of each client's labels; 0 for IID.
-        expansion: how query pictures are made from private ones.
-        lam: the coefficient of mixup; 0 for one of 0.1, 0.2, ..., 0.9 for each picture.
-        queries: B, a client and iteration; `private` and `flip` have at most `private` of them.
-        fraction: C, the share of the other clients that answer.
-        selection: how B pictures are chosen from a pool of 4 B.
-        label: what is averaged over the answers: `logits`, or `probabilities` (`plain` only).
-        temperature: T, by which averaged logits are divided before the softmax.
-        iterations: of querying and retraining.
-        control: what replaces the others' answers: `none` nothing; `local` retrains without
-            queries; `mixlocal` on the pictures with their own labels; `selfmix` on own answers.
-        ring_bits: l of the ring 2**l.
-        frac_bits: fractional bits of activations and of weights; 0 for 12 of 32 or 20 of 64.
-        batch: queries of one run of the protocol.
-        test: test pictures, drawn once, the same for all clients.
-        seed: of data, models, training and of the protocol's keys. An experiment in one process
-            protects nobody, so it may be repeatable; keys of real parties come from the system.
-        threads: of torch and of the native backend; 0 leaves both their defaults.
+        task: data set, which also decides architectures and length of training; see `tasks`.
+        data: `synthetic`, a folder, or the name of a data set on the Hugging Face Hub; empty for
+            that of the task.
+        querying: how clients compute answers: `plain` on floats, `fixed` on the ring integers in
+            the clear, or `secure` by the protocol.
+        comparison: method of the protocol for comparisons.
+        clients: number of clients, n.
+        private: number of samples of each client.
+        alpha: parameter of the Dirichlet distribution of each client's labels; 0 for IID.
+        expansion: how a client makes query pictures from its samples.
+        lam: coefficient of mixup; 0 to draw one of 0.1, 0.2, ..., 0.9 for each picture.
+        queries: queries per client and iteration, B; at most `private` for the expansions `private`
+            and `flip`.
+        fraction: share of the other clients that answer, C.
+        selection: how a client chooses B pictures from a pool of 4 B.
+        label: what the average of the answers is of: `logits`, or `probabilities` (`plain` only).
+        temperature: divisor T of averaged logits before the softmax.
+        iterations: iterations of querying and retraining.
+        control: replacement of the others' answers: `none` for no replacement, `local` to retrain
+            without queries, `mixlocal` for the pictures with the labels of the samples, or
+            `selfmix` for the client's own answers.
+        ring_bits: bits l of the ring 2**l.
+        frac_bits: fractional bits of activations and of weights; 0 for 12 (ring of 32 bits) or 20
+            (64 bits).
+        batch: queries per run of the protocol.
+        test: number of test pictures, the same for all clients.
+        seed: seed of data, models, training and the protocol's keys. An experiment in one process
+            protects no party, so runs may repeat keys. Real parties take keys from the system.
+        threads: threads of torch and of the native backend; 0 for the defaults of both.
     """
 
     task: TaskName
@@ -108,7 +112,8 @@ class Settings:
             raise ConfigError(f"fraction is {self.fraction}: choose a number above 0 and at most 1")
         if not 0 <= self.lam < 1:
             raise ConfigError(
-                f"lam is {self.lam}: choose a number above 0 and below 1, or 0 for 0.1 to 0.9"
+                f"lam is {self.lam}: choose a number above 0 and below 1, or 0 to draw 0.1 to 0.9 "
+                "for each picture"
             )
         if not (0 <= self.alpha < math.inf and 0 < self.temperature < math.inf):
             raise ConfigError(
@@ -119,9 +124,9 @@ class Settings:
             raise ConfigError(f"seed is {self.seed}: choose a whole number from 0 to 2**63 - 1")
         if not 0 <= self.frac_bits <= (14 if self.ring_bits == 32 else 28):
             raise ConfigError(
-                f"frac_bits is {self.frac_bits}, and products take twice as many of the "
-                f"{self.ring_bits} bits: choose at most 14 bits of 32 or 28 bits of 64, or 0 for "
-                "12 or 20 bits"
+                f"frac_bits is {self.frac_bits}, but products have twice as many fractional bits: "
+                f"choose at most {14 if self.ring_bits == 32 else 28} for ring_bits = "
+                f"{self.ring_bits}, or 0 for the default"
             )
         if self.threads < 0:
             raise ConfigError(f"threads is {self.threads}: choose 0 (default) or more")
@@ -129,8 +134,8 @@ class Settings:
     def _check_combinations(self) -> None:
         if self.label == "probabilities" and self.querying != "plain":
             raise ConfigError(
-                "label is 'probabilities', which need a softmax of every answer in the clear: "
-                "choose querying 'plain', or label 'logits'"
+                f"label is 'probabilities', but querying {self.querying!r} averages logits only: "
+                "choose label 'logits', or querying 'plain'"
             )
         if self.control == "mixlocal" and self.expansion not in OWN_LABELS:
             raise ConfigError(

@@ -125,14 +125,13 @@ def load_population(settings: Settings) -> Population:
     check_shape(data, recipe.shape, settings.data, settings.task)
     if data.num_classes > CLASSES:
         raise ConfigError(
-            f"{settings.data!r} has {data.num_classes} classes, and the models of {settings.task} "
-            f"have {CLASSES}: leave out the rows of the other classes"
+            f"the models of {settings.task} have {CLASSES} classes, but {settings.data!r} has "
+            f"{data.num_classes} classes: leave out the rows of the other classes"
         )
     if settings.clients * settings.private > len(data.train.labels):
         raise ConfigError(
-            f"{settings.clients} clients with {settings.private} samples each need more than the "
-            f"{len(data.train.labels)} samples of the data: choose fewer clients or private "
-            "samples"
+            f"{settings.clients} clients need {settings.private} samples each, but the data has "
+            f"only {len(data.train.labels)} samples: lower --clients or --private"
         )
     stream = Stream(settings.seed, "privhfl partition")
     if settings.alpha:

@@ -63,7 +63,7 @@ def build_task(config: Config) -> Task:
     task = _BUILDERS[config.preset](config)
     if config.clients_per_round > task.num_clients:
         raise ConfigError(
-            f"clients_per_round is {config.clients_per_round}, and the data has "
+            f"clients_per_round is {config.clients_per_round}, but the data has only "
             f"{task.num_clients} clients: lower clients_per_round"
         )
     return task
@@ -202,8 +202,8 @@ def _projected(build: Callable[[], nn.Module], start: Path) -> nn.Module:
     saved = CheckpointFolder(start / "checkpoint").load()
     if saved is None:
         raise ConfigError(
-            f"language.start is {start}, a folder without a finished run: choose the folder of a "
-            "finished run"
+            f"language.start is {start}, expected the folder of a run with a checkpoint: choose "
+            "the folder of a finished run"
         )
     model = build()
     whole = {name: torch.from_numpy(value) for name, value in saved.state.items()}
@@ -283,8 +283,9 @@ def _written(config: Config, writers: Ids | None) -> list[Ids]:
     clients, known = config.partition.clients, 0 if writers is None else len(np.unique(writers))
     if writers is None or clients > known:
         raise ConfigError(
-            f"partition.scheme is writers, and {config.data!r} has {known} writers for {clients} "
-            "clients: pass --data a folder of LEAF's FEMNIST, or lower partition.clients"
+            f"partition.scheme is writers, but {config.data!r} has {known} writers, fewer than "
+            f"partition.clients = {clients}: pass --data with a folder of LEAF's FEMNIST, or lower "
+            "partition.clients"
         )
     return partition.by_writer(writers, clients, Stream(config.seed, "partition"))
 
@@ -295,17 +296,16 @@ def _parts(config: Config, labels: Ids) -> list[Ids]:
         return _written(config, None)
     if not 1 <= config.partition.clients <= len(labels):
         raise ConfigError(
-            f"partition.clients is {config.partition.clients}, and the data has {len(labels)} "
-            "examples: lower partition.clients"
+            f"partition.clients is {config.partition.clients}, expected 1 to {len(labels)}, the "
+            "number of examples: change partition.clients"
         )
     if config.partition.scheme == "iid":
         return partition.iid(len(labels), config.partition.clients, stream)
     if config.partition.scheme == "two-labels":
         if 2 * config.partition.clients > len(labels):
             raise ConfigError(
-                f"partition.clients is {config.partition.clients} with two pieces each, which "
-                f"needs twice as many examples, and the data has {len(labels)}: lower "
-                "partition.clients"
+                f"partition.clients is {config.partition.clients}, and the scheme two-labels needs "
+                f"twice as many examples, but the data has {len(labels)}: lower partition.clients"
             )
         return partition.two_labels(labels, config.partition.clients, stream)
     return partition.label_skewed(labels, config.partition.clients, config.partition.alpha, stream)

@@ -33,9 +33,8 @@ def check_shape(
     for of, table in (("training", data.train), ("evaluations", data.test)):
         if table.inputs.shape[1:] != shape:
             raise ConfigError(
-                f"{source!r} has images of shape {table.inputs.shape[1:]} for {of}, and "
-                f"{needed_by} needs {shape} (channels, height, width): resize or convert the "
-                "images first"
+                f"{needed_by} needs images of shape {shape} (channels, height, width), but "
+                f"{source!r} has {table.inputs.shape[1:]} for {of}: resize or convert the images"
             )
 
 

@@ -77,8 +77,8 @@ class ClicksTask(Task):
         self._labels, self._held_out = data.labels, np.arange(start, stop)
         if len(set(data.labels[start:stop].tolist())) < 2:
             log.warning(
-                "all %d lines of the evaluation have the label %d, so there is no AUC (null in "
-                "files)",
+                "all %d lines of the evaluation have the label %d, so the AUC is not defined "
+                "(null in files)",
                 stop - start,
                 data.labels[start],
             )

@@ -61,7 +61,7 @@ class LanguageTask(Task):
             raise ValueError(
                 "the shortest text (a client's block, or the validation or test text) has "
                 f"{shortest} words, but windows of {tokens} words need more than {2 * tokens}: "
-                "choose fewer clients or shorter windows"
+                "lower language.clients or language.tokens"
             )
 
     def build_model(self) -> nn.Module:

@@ -168,8 +168,8 @@ class Ranking:
                 "fewest_negatives": int(counts.min()),
             }
             log.warning(
-                "%d of %d ranked users have fewer than %d items to compare with, the fewest %d. "
-                    "The task is easier for these users",
+                "%d of %d ranked users have fewer than %d items to compare with; the smallest "
+                    "number is %d. The task is easier for these users",
                 few, len(counts), NEGATIVES, counts.min(),
             )  # fmt: skip
 

@@ -59,9 +59,9 @@ def own_task(config: Config) -> Task:
             )
     if task.retrieves and not _is_budget(task.rows_per_client):
         raise ConfigError(
-            f"--task {config.task}: rows_per_client is {task.rows_per_client!r}, but clients "
-            "retrieve rows privately (retrieves): set the most rows that a client retrieves, as "
-            "a whole number or one number per table. rows_per_client is public"
+            f"--task {config.task}: rows_per_client is {task.rows_per_client!r}, but retrieves is "
+            "true: set rows_per_client to the most rows that a client retrieves, as one whole "
+            "number or one per table"
         )
     _warn_of_norms(model)
     return task
@@ -80,7 +80,7 @@ def _warn_of_norms(model: nn.Module) -> None:
     ]
     if norms:
         log.warning(
-            "BatchNorm (%s) normalises with the statistics from build_model, because clients do "
-            "not change these and servers do not average these. Use GroupNorm or LayerNorm instead",
+            "BatchNorm (%s) keeps the statistics from build_model in all rounds, because clients "
+            "do not update these statistics. Use GroupNorm or LayerNorm instead",
             ", ".join(norms),
         )

@@ -85,9 +85,9 @@ class RecommendationTask(Task):
         needed = 2 * (settings.history + 1 + settings.negatives) + 1
         if settings.rows_per_client < needed:
             raise ValueError(
-                f"rows_per_client is {settings.rows_per_client}, and one sample with "
-                f"{settings.history} history items and {settings.negatives} negatives can need "
-                f"{needed} rows: raise rows_per_client or shorten the history"
+                f"recommendation.rows_per_client is {settings.rows_per_client}, but one sample "
+                f"with {settings.history} history items and {settings.negatives} negatives can "
+                f"need {needed} rows: raise recommendation.rows_per_client to {needed}"
             )
         self.data, self.settings, self.seed, self._steps = data, settings, seed, steps
         self.rows_per_client: Budget = settings.rows_per_client

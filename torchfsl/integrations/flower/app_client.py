@@ -56,8 +56,9 @@ class NodeServers(RemoteServers):
         self._message, self._context, self._fed = message, context, fed
         if self.number is not None and self.plan.max_epochs > 1:
             raise ParameterError(
-                "a ClientApp is a new process for every Message and cannot keep the secrets of a "
-                "session, which max_epochs above 1 needs: make a plan with max_epochs=1"
+                f"the plan has max_epochs = {self.plan.max_epochs}, but a ClientApp is a new "
+                "process for every Message and cannot keep reusable keys: make a plan with "
+                "max_epochs=1"
             )
 
     def participant(self, client_id: int) -> Client:

@@ -70,8 +70,8 @@ def _files(folder: Path, name: object) -> TlsFiles:
     names = sorted(path.stem for path in folder.glob("client-*.pem"))
     if len(names) != 1:
         raise ParameterError(
-            f"{folder} holds the certificates of {len(names)} clients: choose that of this node "
-            "with --node-config 'torchfsl-name=\"client-17\"'"
+            f"{folder} has the certificates of {len(names)} clients, expected 1: name the "
+            "certificate of this node with --node-config 'torchfsl-name=\"client-17\"'"
         )
     return TlsFiles.in_folder(folder, names[0])
 

@@ -43,8 +43,8 @@ class Call:
         odd = [name for name, value in config.items() if isinstance(value, bytes | list)]
         if odd:
             raise ParameterError(
-                f"the configuration entry {odd[0]!r} is bytes or a list, which Messages of "
-                "torchfsl do not carry: pass str, int, float or bool"
+                f"the configuration entry {odd[0]!r} is of type {type(config[odd[0]]).__name__}, "
+                "but torchfsl sends only single values in Messages: pass str, int, float or bool"
             )
         own = ConfigRecord({"round": self.number, "servers": ",".join(self.servers)})
         return RecordDict({RECORD: own, key: config})
@@ -86,8 +86,7 @@ def reply_content(metrics: Mapping[str, Any] | None) -> RecordDict:
         if type(value) not in (int, float):
             raise ParameterError(
                 f"{name!r} in the reply is of type {type(value).__name__}, expected int or float, "
-                "because the SuperLink reads replies in the clear: pass tensor.item(). Arrays go "
-                "to the two servers, in the round"
+                "because the SuperLink reads replies in the clear: pass tensor.item()"
             )
     return RecordDict({"metrics": MetricRecord(dict(metrics or {}))})
 

@@ -58,14 +58,15 @@ class TaskServers:
         self.urls = () if self._local else tuple(servers)
         if len(self.urls) != (0 if self._local else 2) or (tls is None) is not self._local:
             raise ParameterError(
-                "servers= and tls= do not fit together: pass servers=[URL0, URL1] and tls= with "
-                "the folder of the coordinator's certificate, or servers='local' without tls= in a "
-                "simulation"
+                f"servers={servers!r} {'without' if tls is None else 'with'} tls= cannot be used: "
+                "pass servers=[URL0, URL1] and tls= with the folder of the coordinator's "
+                "certificate, or servers='local' without tls= in a simulation"
             )
         if self._local and auditors:
             raise ParameterError(
-                f"servers='local' runs no auditors, but the plan or auditors= has {len(auditors)} "
-                "of them: pass servers=[URL0, URL1] and tls=, or a plan with audit='none'",
+                f"servers='local' does not run auditors, but the plan or auditors= has "
+                f"{len(auditors)} auditors: pass servers=[URL0, URL1] and tls=, or a plan with "
+                "audit='none'",
                 code="audit-conditions",
             )
         self._tls, self._auditors = tls, auditors

@@ -161,7 +161,7 @@ class SubmodelAveraging(FedAvg):
         self._sampled = len(messages)
         if self._sampled > self.plan.max_clients:
             raise ParameterError(
-                f"the strategy samples {self._sampled} nodes, and the plan has max_clients = "
+                f"the strategy samples {self._sampled} nodes, but the plan has max_clients = "
                 f"{self.plan.max_clients}: pass Federated a larger max_clients=, or lower "
                 "fraction_train"
             )

@@ -58,8 +58,8 @@ def check_protected(environment: Mapping[str, str]) -> None:
         why = "Ray has no token in RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
     if why:
         raise ParameterError(
-            f"--engine: {why}: set it (see the page 'One server over many machines'), or pass "
-            "--engine-insecure if no one else can reach the cluster"
+            f"--engine: {why}: protect the cluster (see the page 'One server over many "
+            "machines'), or pass --engine-insecure if no one else can reach the cluster"
         )
 
 
@@ -104,8 +104,8 @@ def open_engine(
             if not insecure and (why := unprotected(environment)):
                 grid.close()
                 raise ParameterError(
-                    f"--engine: on the machine of shard {number}, {why}: set it (see the page "
-                    "'One server over many machines'), and start the cluster again"
+                    f"--engine: on the machine of shard {number}, {why}: set the variable (see "
+                    "the page 'One server over many machines'), and start the cluster again"
                 )
             log.info("shard started", extra={"shard": number, "pid": pid})
         return grid
