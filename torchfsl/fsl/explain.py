@@ -92,8 +92,8 @@ def _costs(plan: Plan) -> list[str]:
     few = ""
     if plan.opens_counts_first:
         few = (
-            f"; values that fewer than {plan.min_contributors} clients have sent stay closed, for "
-            f"which the servers exchange {cost.opening_bytes:,} bytes each to open a round"
+            f"; values that fewer than {plan.min_contributors} clients have sent stay closed. For "
+            f"this each server sends {cost.opening_bytes:,} bytes to open a round"
         )
     needs = memory(plan)
     model = sum(t.numel * t.item_bytes for s in plan.segments for t in s.tensors)
@@ -118,7 +118,7 @@ def _bounded(plan: Plan) -> list[str]:
     if not plan.l2_bound:
         return []
     if not plan.sum_bound:
-        return ["the aggregate has no bound: a server that lies moves the model as far as it likes"]
+        return ["the aggregate has no bound: a malicious server can move the model by any amount"]
     reach = (plan.max_clients * plan.max_weight * plan.l2_bound) ** 2
     honest, halts = sum_bound.most_squared(plan, plan.segments, reach), ""
     if plan.proofs == "norm":
@@ -127,8 +127,8 @@ def _bounded(plan: Plan) -> list[str]:
     return [
         f"the aggregate of {plan.max_clients} reports has a norm of at most "
         f"{math.sqrt(honest) / plan.l2_bound:.4g} times l2_bound: a larger one is scaled down"
-        f"{halts}. A server that lies steers more slowly by that, but not under an adaptive server "
-        "optimizer"
+        f"{halts}. The bound slows down a malicious server that steers the model, except with an "
+        "adaptive server optimizer"
     ]
 
 
@@ -137,7 +137,7 @@ def _private(plan: Plan, delta: float) -> list[str]:
     if not plan.noise_sigma:
         return []
     if not plan.max_rounds:
-        return ["noise: max_rounds is 0, so no number of rounds bounds what all sums tell together"]
+        return ["noise without max_rounds: no epsilon holds for all rounds together"]
     try:
         found = privacy.guarantee(plan, delta=delta)
     except ParameterError as error:
@@ -163,8 +163,8 @@ def _private(plan: Plan, delta: float) -> list[str]:
         "Servers still see which clients participate, and when. Noise does not protect one person "
         "with several numbers. It protects no one if both servers work together or leave it out.",
         _noise_in_mean(plan, found.rounds),
-        f"Each server draws {noise_values(plan):,} values a round and keeps {ring_bytes(plan):,} "
-        "bytes of past noise on disk; a client sends and computes nothing for it.",
+        f"Each server draws {noise_values(plan):,} values per round and keeps {ring_bytes(plan):,} "
+        "bytes of past noise on disk; noise costs a client nothing.",
     ]
 
 
