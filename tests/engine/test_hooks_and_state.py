@@ -723,7 +723,7 @@ def test_the_explanation_of_a_plan_goes_before_that_of_memory() -> None:
     fed = torchfsl.Federated(model, sgd(model), max_clients=2, rows_per_client=9)
     text = fed.explain()
     assert text.startswith(fed.plan.explain())
-    assert "servers step by SGD(2.5, momentum=0.8) unless told otherwise" in text
+    assert "the servers' default optimizer: SGD(2.5, momentum=0.8)" in text
     assert text.endswith("\n".join(fed.hooks.explain_memory(fed.plan)))
 
 

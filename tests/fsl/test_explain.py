@@ -49,6 +49,13 @@ def test_scalars_are_told_that_blocks_are_cheaper_and_the_figure_is_right() -> N
     assert line.startswith(f"s: BlockTopK(313, block=32) would send as many values in {expected} ")
 
 
+def test_explain_says_what_full_domain_means() -> None:
+    few = explain(plan_of(SegmentSpec("rows18", "rows", (TABLE,), 12, 18, True)))
+    assert "rows18: full-domain means one tree over all 200,000 positions for each of the 12" in few
+    many = explain(plan_of(SegmentSpec("rows18", "rows", (TABLE,), 419, 18, True)))
+    assert "full-domain" not in many
+
+
 def test_a_large_dense_segment_is_told_of_blocks_and_a_small_one_is_not() -> None:
     large = plan_of(SegmentSpec("rest", "dense", (TensorSpec("w", (1 << 20,)),)))
     assert "rest: BlockTopK(0.05, block=32) would upload" in explain(large)

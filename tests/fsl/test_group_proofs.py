@@ -63,7 +63,7 @@ def test_every_group_of_one_segment_has_its_share_for_a_bound() -> None:
     assert "has a share of 2048 in l2_bound. Reports prove all shares, with" in explain(plan)
     own = plan_of(_TABLES + _REST, l2_bounds={"rest": 100, "wide": BOUND})
     assert bounds(own) == {"table": OWN, "wide": BOUND, "blocks": OWN, "rest": 100}
-    assert "Reports prove them except wide up to 4096." in explain(own)
+    assert "Reports prove these shares, except that wide can reach 4096." in explain(own)
 
 
 def test_tables_of_one_segment_and_dense_segments_keep_together_what_one_bound_can_say() -> None:
@@ -72,7 +72,7 @@ def test_tables_of_one_segment_and_dense_segments_keep_together_what_one_bound_c
     share, both = math.isqrt(BOUND**2 // 3 + 7) + 3, math.isqrt(2 * BOUND**2 // 3 + 3) + 3
     assert bounds(plan) == {"table": both, "rest": share, "buffers": share}
     reach = math.isqrt(2 * share**2)
-    told = f"prove them except one table of table up to {both}, the dense part up to {reach}."
+    told = f"that one table of table can reach {both}, the dense part can reach {reach}."
     assert told in explain(plan)
 
 
@@ -84,7 +84,7 @@ def test_without_a_clip_by_group_or_norm_proofs_segments_have_no_bound(
 ) -> None:
     plan = plan_of(_TABLES + _REST, **options)
     assert not any(bounds(plan).values())
-    told = "Reports prove no share: proofs='norm'" in explain(plan)
+    told = "Reports prove no share: choose proofs='norm' to prove them" in explain(plan)
     assert told == (plan.clip != "whole")
 
 
@@ -92,7 +92,7 @@ def test_of_one_group_the_whole_bound_is_the_share() -> None:
     assert bounds(plan_of([_TABLES[0]])) == {"table": 0}
     assert "Reports prove all shares" in explain(plan_of([_TABLES[0]]))
     assert bounds(plan_of([_SHARED])) == {"table": 0}
-    assert "except one table of table up to 4096." in explain(plan_of([_SHARED]))
+    assert "except that one table of table can reach 4096." in explain(plan_of([_SHARED]))
 
 
 def test_a_share_that_rounding_alone_can_exceed_is_refused_with_a_bound_that_works() -> None:

@@ -304,6 +304,8 @@ def test_explain_says_what_of_weights_is_proven() -> None:
     text = explain(planned("weight", max_weight=7, l2_bound=1 << 10))
     assert "at most 1024 times its weight" in text
     assert "0 or one and the same number up to 7" in text
+    assert "sends one row in several trees, the norm" in text
+    assert "is at most sqrt(16) times larger" in text
 
 
 def test_a_bound_too_large_to_be_proven_is_refused_and_the_remedy_named() -> None:

@@ -594,3 +594,16 @@ def test_explain_says_where_noise_leaves_nothing_to_learn(
     assert (math.sqrt(size) / clients / found.l2_bound > most) is not learns
     assert ("expect the task to learn little" in found.explain()) is not learns
     assert "explain(delta=...) prints another delta" in found.explain()
+    for changed in () if learns else advised(found):
+        again = privacy.calibrate(changed, epsilon=epsilon, delta=1e-6, band=band, **FEW)
+        assert "expect the task to learn little" not in again.explain()
+
+
+def advised(plan: Plan) -> list[Plan]:
+    """What `explain` advises where noise leaves little: more clients, or fewer values."""
+    told = re.search(r"max_clients=(\d+) gives .* at most ([\d,]+) of the 50 ", plan.explain())
+    assert told is not None
+    bare = dataclasses.replace(room_plan(), encoding=FixedPoint(64, 16, 1.0))
+    small = make_plan(make_segment("bias", "dense", (int(told[2].replace(",", "")),)))
+    few = dataclasses.replace(bare, segments=small.segments, max_clients=plan.max_clients)
+    return [dataclasses.replace(bare, max_clients=int(told[1])), few]

@@ -495,6 +495,6 @@ class Federated:
     def explain(self, **options: Any) -> str:
         """`plan.explain(**options)`, the servers' step, and what rounds keep at a client."""
         memory, step = self.hooks.explain_memory(self.plan), self.default_optimizer()
-        own = f"servers step by SGD({step.lr:g}, momentum={step.momentum:g}) unless told otherwise"
+        own = f"the servers' default optimizer: SGD({step.lr:g}, momentum={step.momentum:g})"
         head = "memory of a client in a round, in addition to its model:"
         return "\n".join([self.plan.explain(**options), own, head, *memory])

@@ -50,8 +50,24 @@ def explain(plan: Plan, *, security: bool = False, delta: float = 1e-6) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     lines += [f"{s.name}: {text}" for s in plan.segments for text in _advice(plan, s)]
-    lines += [*_numbers(plan), *_costs(plan), *_bounded(plan), *_private(plan, delta)]
+    lines += [
+        *_full_domain(plan),
+        *_numbers(plan),
+        *_costs(plan),
+        *_bounded(plan),
+        *_private(plan, delta),
+    ]
     return "\n".join([*lines, *(advantage.lines(plan) if security else ())])
+
+
+def _full_domain(plan: Plan) -> list[str]:
+    """A line for each segment without bins."""
+    return [
+        f"{s.name}: full-domain means one tree over all {s.m:,} positions for each of the "
+        f"{s.k_max:,} that a client sends"
+        for s in plan.segments
+        if s.mechanism == "full-domain"
+    ]
 
 
 def _numbers(plan: Plan) -> list[str]:
@@ -76,8 +92,8 @@ def _costs(plan: Plan) -> list[str]:
     few = ""
     if plan.opens_counts_first:
         few = (
-            f"; values that fewer than {plan.min_contributors} clients have sent stay closed, for "
-            f"which the servers exchange {cost.opening_bytes:,} bytes each to open a round"
+            f"; values that fewer than {plan.min_contributors} clients have sent stay closed. For "
+            f"this each server sends {cost.opening_bytes:,} bytes to open a round"
         )
     needs = memory(plan)
     model = sum(t.numel * t.item_bytes for s in plan.segments for t in s.tensors)
@@ -102,7 +118,7 @@ def _bounded(plan: Plan) -> list[str]:
     if not plan.l2_bound:
         return []
     if not plan.sum_bound:
-        return ["the aggregate has no bound: a server that lies moves the model as far as it likes"]
+        return ["the aggregate has no bound: a malicious server can move the model by any amount"]
     reach = (plan.max_clients * plan.max_weight * plan.l2_bound) ** 2
     honest, halts = sum_bound.most_squared(plan, plan.segments, reach), ""
     if plan.proofs == "norm":
@@ -111,8 +127,8 @@ def _bounded(plan: Plan) -> list[str]:
     return [
         f"the aggregate of {plan.max_clients} reports has a norm of at most "
         f"{math.sqrt(honest) / plan.l2_bound:.4g} times l2_bound: a larger one is scaled down"
-        f"{halts}. A server that lies steers more slowly by that, but not under an adaptive server "
-        "optimizer"
+        f"{halts}. The bound slows down a malicious server that steers the model, except with an "
+        "adaptive server optimizer"
     ]
 
 
@@ -121,7 +137,7 @@ def _private(plan: Plan, delta: float) -> list[str]:
     if not plan.noise_sigma:
         return []
     if not plan.max_rounds:
-        return ["noise: max_rounds is 0, so no number of rounds bounds what all sums tell together"]
+        return ["noise without max_rounds: no epsilon holds for all rounds together"]
     try:
         found = privacy.guarantee(plan, delta=delta)
     except ParameterError as error:
@@ -137,11 +153,6 @@ def _private(plan: Plan, delta: float) -> list[str]:
         )
     if plan.lane_values:
         limits += " Without a count or weight (average='clients') the noise would be 5 % less."
-    spread = math.sqrt(2) * plan.noise_sigma * plan.noise_growth / plan.max_clients / plan.l2_bound
-    norm = spread * math.sqrt(noise_values(plan))
-    # Means add up over rounds, noise by the root, and correlated noise to about a third of that.
-    most = math.sqrt(found.rounds) * (3 if plan.noise_taps else 1)
-    lost = f", above {most:.3g}, so expect the task to learn little" if norm > most else ""
     return [
         f"Protects one client number over the whole task: epsilon {found.epsilon_server:.2f} at "
         f"delta {delta:g} against either server if the other adds its noise, and "
@@ -149,14 +160,38 @@ def _private(plan: Plan, delta: float) -> list[str]:
         "which the client sends zeros. Compared with one in which it sends other data, epsilon "
         f"against either server is {found.epsilon_replaced:.2f}. explain("
         f"delta=...) prints another delta, such as that of calibrate. {limits}",
-        "Not hidden: who takes part, and when. Not protected: one person with several numbers; "
-        "anybody, if both servers work together or leave out their noise.",
-        f"Noise in a mean of {plan.max_clients} reports: {spread:.2g} times l2_bound on each "
-        f"value, so a norm of {norm:.3g} times the largest mean{lost}. More clients a round, fewer "
-        "participations or a larger epsilon lower it.",
-        f"Each server draws {noise_values(plan):,} values a round and keeps {ring_bytes(plan):,} "
-        "bytes of past noise on disk; a client sends and computes nothing for it.",
+        "Servers still see which clients participate, and when. Noise does not protect one person "
+        "with several numbers. It protects no one if both servers work together or leave it out.",
+        _noise_in_mean(plan, found.rounds),
+        f"Each server draws {noise_values(plan):,} values per round and keeps {ring_bytes(plan):,} "
+        "bytes of past noise on disk; noise costs a client nothing.",
     ]
+
+
+def _noise_in_mean(plan: Plan, rounds: int) -> str:
+    """The noise of a mean over the largest mean, and what lowers it."""
+    spread = math.sqrt(2) * plan.noise_sigma * plan.noise_growth / plan.max_clients / plan.l2_bound
+    values = noise_values(plan)
+    norm = spread * math.sqrt(values)
+    # Means add up over rounds, noise by the root, and correlated noise to about a third of that.
+    most = math.sqrt(rounds) * (3 if plan.noise_taps else 1)
+    ways = "More clients per round, fewer participations, fewer values or a larger epsilon lower it"
+    if norm > most:
+        enough = math.ceil(plan.max_clients * norm / most)
+        fewer = math.floor(values * (most / norm) ** 2)
+        freeze = (
+            f" or train at most {fewer:,} of the {values:,} values: freeze tables, or name them in "
+            "local="
+        )
+        ways = (
+            f"Above {most:.3g} times, expect the task to learn little. max_clients={enough} gives "
+            f"{most:.3g} times. If you have fewer clients, choose a larger epsilon"
+            f"{freeze * (fewer > 0)}"
+        )
+    return (
+        f"Noise in a mean of {plan.max_clients} reports: {spread:.2g} times l2_bound on each "
+        f"value. The norm of the noise is {norm:.3g} times that of the largest mean. {ways}."
+    )
 
 
 def _for_proofs(needs: ServerMemory) -> str:
@@ -174,17 +209,17 @@ def _proven(plan: Plan) -> list[str]:
     statement = plan.statement
     if statement is None:
         return []
-    what = []
+    what, over = [], ""
     proven = statement.proven
     if statement.norm:
         copies = max((row_trees(s) for s in plan.with_trees), default=1)
         times = " times its weight" if proven.weighted else ""
-        over = (
-            f" (at most sqrt({copies}) times that over rows, if it puts one row into several bins)"
-        )
-        what.append(
-            f"that the norm of all it sends is at most {statement.norm}{times}{over * (copies > 1)}"
-        )
+        what.append(f"that the norm of all it sends is at most {statement.norm}{times}")
+        if copies > 1:
+            over = (
+                f". If a client cheats and sends one row in several trees, the norm after the "
+                f"servers add these trees is at most sqrt({copies}) times larger"
+            )
         what += [f"of {s.name} at most {s.l2_bound}{times}" for s in proven.bounded]
     if proven.weighted:
         what.append(
@@ -197,7 +232,7 @@ def _proven(plan: Plan) -> list[str]:
     return [
         f"a client proves to both servers together {' and '.join(what)}, in {size:,} bytes of its "
         f"upload; each server sends the other {ELEMENT_BYTES * statement.said_elements} bytes per "
-        "client for it"
+        f"client for it{over}"
     ]
 
 
@@ -215,12 +250,12 @@ def _grouped(plan: Plan) -> list[str]:
         together = min(math.isqrt(sum((s.l2_bound or whole) ** 2 for s in plan.dense)), whole)
         one = max(clipping.share_of(s, whole, count) for s in plan.dense)
         reach.append(("the dense part", together, one))
-    wider = [f"{name} up to {most}" for name, most, one in reach if most > one]
+    wider = [f"{name} can reach {most}" for name, most, one in reach if most > one]
     proven = "Reports prove all shares, with room for rounding"
     if plan.proofs != "norm":
-        proven = "Reports prove no share: proofs='norm' is of them"
+        proven = "Reports prove no share: choose proofs='norm' to prove them"
     elif wider:
-        proven = f"Reports prove them except {', '.join(wider)}"
+        proven = f"Reports prove these shares, except that {', '.join(wider)}"
     return [
         f"clip={plan.clip!r}: each of {count} groups (the dense part, every table) has a share of "
         f"{share} in l2_bound. {proven}. Epsilon depends on the whole norm alone"
