@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.errors import raises
 from tests.support.federation import make_plan, make_segment
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import privacy, sampled_blocks
@@ -132,6 +134,14 @@ def test_calibration_finds_the_least_noise_for_secret_draws() -> None:
     assert found.noise_sigma < 0.5 * usual.noise_sigma
     stated = privacy.guarantee(found, delta=1e-6, rounds=20, sampled_blocks=True)
     assert 1.97 < stated.epsilon_server <= 2.0
+
+
+def test_a_band_that_secret_blocks_would_ignore_is_refused() -> None:
+    wishes: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6, "rounds": 20, "min_separation": 4}
+    with raises(ParameterError, "not-accounted"):
+        privacy.calibrate(block_plan(), **wishes, band=4, sampled_blocks=True)
+    found = privacy.calibrate(block_plan(), **wishes, band=1, sampled_blocks=True)
+    assert found.noise_taps == ()
 
 
 def test_samples_are_not_accounted_together_with_another_task_that_they_leave_out() -> None:

@@ -212,6 +212,12 @@ def calibrate(
     rounds = _checked_rounds(plan, delta, rounds)
     most, apart = max_participations or plan.max_participations, min_separation
     apart = plan.min_separation if apart == 1 else apart
+    if sampled_blocks and band not in (None, 1):
+        raise ParameterError(
+            f"band is {band}, and sampled_blocks=True has a proof for independent noise only: "
+            "leave out band=, or sampled_blocks=",
+            code="not-accounted",
+        )
     limits, band = limits_of(rounds, most, apart, band)
     count = limits.get("max_participations", rounds)
     if clients:
