@@ -24,7 +24,6 @@ Names that are missing have their defaults below. Every layout lies within the c
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import tomllib
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchfsl.errors import ParameterError
-from torchfsl.faces import public
+from torchfsl.faces import nearest, public
 from torchfsl.fsl import privacy
 from torchfsl.fsl.cuckoo.bounds import is_within_bound
 from torchfsl.fsl.plan.coin import Coins, check_coins
@@ -145,7 +144,7 @@ class ClientPolicy:
         kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         if not set(values) <= set(kinds):
             unknown = sorted(set(values) - set(kinds))
-            near = difflib.get_close_matches(unknown[0], kinds, 1)
+            near = nearest(unknown[0], kinds)
             hint = f", did you mean {near[0]!r}?" if near else ""
             raise ParameterError(
                 f"unknown floors {unknown}{hint}; known: {sorted(kinds)}", code="invalid-policy"

@@ -270,7 +270,8 @@ def default_encoding(max_clients: int, max_weight: int = 1) -> FixedPoint:
     room = (((1 << 31) - 1) // (4 * cohort)).bit_length() - 1
     if room < 1:
         raise ParameterError(
-            f"{max_clients} clients of weight up to {max_weight} leave no room in 32 bits: pass "
+            f"max_clients is {max_clients}, expected at most {((1 << 28) - 1) // max_weight} with "
+            f"max_weight={max_weight} in 32 bits: choose fewer clients, or pass "
             "encoding=torchfsl.FixedPoint(ring_bits=64, frac_bits=20, clip=4.0)"
         )
     return FixedPoint(ring_bits=32, frac_bits=min(20, room), clip=4.0)

@@ -361,6 +361,7 @@ def _check_audit(plan: Plan) -> None:
 
 def _check_sizes(plan: Plan) -> None:
     """Refuse a plan one of whose messages a peer would refuse for its length."""
+    most = MAX_MESSAGE_BYTES - 1024  # header, seeds and digests take less than 1 KiB
     trees = plan.with_trees
     masked = sum(plan.dense_bytes(s) for s in plan.dense)
     apart = DIGEST_BYTES if plan.opens_counts_first else 0  # in SHARE, with a salt or a digest
@@ -372,12 +373,18 @@ def _check_sizes(plan: Plan) -> None:
         masked + sum(s.m * (plan.value_bytes(s) + apart) for s in trees),
         sum(s.answer_bytes for s in trees),
         sum(s.download_bytes for s in in_the_clear(plan.segments)),
-        plan.max_clients * verdict_bytes(plan.statement),
     )
-    if largest + 1024 > MAX_MESSAGE_BYTES:  # header, seeds and digests take less than 1 KiB
+    if plan.max_clients * verdict_bytes(plan.statement) > most:
         raise ParameterError(
-            f"a message of this plan would have {largest} bytes, above the limit "
-            f"{MAX_MESSAGE_BYTES}: split the model into several plans",
+            f"max_clients is {plan.max_clients}, expected at most "
+            f"{most // verdict_bytes(plan.statement)}, as one message carries the verdicts on all "
+            "reports: plan for fewer clients",
+            code="message-too-large",
+        )
+    if largest > most:
+        raise ParameterError(
+            f"a message of this plan would have {largest} bytes, expected at most {most}: split the "
+            "model into several plans",
             code="message-too-large",
         )
 
