@@ -319,8 +319,8 @@ def test_an_encoding_is_a_fixed_point(encoding: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"clip": "4"}, "clip is of type str: give a number"),
-        ({"clip": None}, "clip is None: give a number"),
+        ({"clip": "4"}, "clip is of type str: pass a number"),
+        ({"clip": None}, "clip is None: pass a number"),
         ({"clip": True}, "clip is of type bool"),
         ({"ring_bits": 32.0}, "ring_bits is 32.0, not an integer"),
         ({"frac_bits": "16"}, "frac_bits is '16', not an integer"),
