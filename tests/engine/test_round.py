@@ -306,7 +306,7 @@ def test_who_cannot_ask_for_the_open_round_names_it() -> None:
         Round(hooks, Simulated(task.plan), rows=ids)  # type: ignore[arg-type]
     client = Client(task.plan, Sender(), client_id=0)
     with (
-        pytest.raises(ParameterError, match="Sender cannot ask for the open round: pass its"),
+        pytest.raises(ParameterError, match="Sender cannot ask the servers for the open"),
         Round(hooks, client, rows=ids),
     ):
         raise AssertionError("the block must not run")
@@ -480,7 +480,7 @@ def test_a_weight_without_a_lane_names_the_lane_it_needs() -> None:
 def test_arguments_that_do_not_fit_the_plan_are_refused_before_anything_is_sent() -> None:
     task = Task()
     link = task.begin()
-    with pytest.raises(ParameterError, match=r"pass batches=.* or rows="):
+    with pytest.raises(ParameterError, match=r"batches=batches.* or pass rows="):
         Round(task.hooks[0], task.client(link, 0))
     weighted = Task(lane="weight", max_weight=3)
     for bad in (1.5, "2", True):

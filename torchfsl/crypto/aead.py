@@ -42,7 +42,7 @@ def unseal(key: bytes, sealed: bytes | memoryview) -> bytes:
         return AESGCM(key).decrypt(_NONCE, sealed, None)
     except InvalidTag:
         raise ProtocolError(
-            "the authentication of the sealed message failed: the message was altered on the way",
+            "the sealed message failed its authentication: it was altered on the way",
             code="altered-message",
         ) from None
 

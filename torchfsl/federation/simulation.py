@@ -223,8 +223,8 @@ class _Simulation(Generic[Data]):
         if options["average"] != "weight":
             warnings.warn(
                 "weight= changes the average from 'clients' to 'weight', under which servers "
-                "learn sums of weights and step by SGD(1) by default. To avoid this warning, pass "
-                f"average='weight', max_weight={most} to Federated",
+                "learn sums of weights and step by SGD(1) by default. Pass average='weight', "
+                f"max_weight={most} to Federated",
                 stacklevel=outside(),
             )
         return {"average": "weight", "max_weight": most}
@@ -247,8 +247,7 @@ class _Simulation(Generic[Data]):
             raise ParameterError(
                 "expected a client's data to be a list of batches, ids as torch.int64 first and "
                 f"labels last, got {type(data).__name__} ({error.__cause__ or error}): pass "
-                "batches=, a function that returns such a list (lambda data: [data]), or rows=, a "
-                "function that returns row ids"
+                "batches=, a function to such a list (lambda data: [data]), or rows= for row ids"
             ) from error
 
     @property
