@@ -209,6 +209,11 @@ def test_an_unknown_argument_of_a_public_name_is_named(path: str) -> None:
     [
         (lambda: API.simulate(num_rounds=3), "'num_rounds'; did you mean 'rounds'?"),
         (lambda: API.privacy.calibrate(eps=8.0), "'eps'; did you mean 'epsilon'?"),
+        (lambda: API.Federated(1, 2, weights=3), "'weights'; did you mean 'max_weight'?"),
+        (
+            lambda: API.Federated(1, 2, lane="count"),
+            "rows, rows_per_client, session, source, sum_bound",
+        ),
         (lambda: API.Federated.round(None, None, batch=[]), "did you mean 'batches'?"),
         (lambda: API.LocalServers.round(None, client=()), "did you mean 'clients'?"),
         (

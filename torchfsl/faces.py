@@ -100,11 +100,31 @@ def _misfit(
     return f"expected {shown}({', '.join(form[name] for name in needed)}), got {got}"
 
 
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Those of `known` that `name` may have meant, at most two, the nearest first.
+
+    They differ in a letter or two, or have most of the shorter name in one piece.
+
+    Args:
+        name: the unknown name, of which the first 40 characters count.
+        known: all names that there are.
+    """
+    name, known = name[:_LONGEST], list(known)
+    if close := difflib.get_close_matches(name, known, 1, 0.9):
+        return close
+    return [other for other in difflib.get_close_matches(name, known, 2) if _is_near(name, other)]
+
+
+def _is_near(name: str, other: str) -> bool:
+    match = difflib.SequenceMatcher(None, name, other)
+    piece = match.find_longest_match().size
+    return match.ratio() >= 0.8 or piece > 0.75 * min(len(name), len(other))
+
+
 def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
     """The message about an argument that a function does not have: the nearest of those `known`."""
     known = sorted(known)
-    closest = functools.partial(difflib.get_close_matches, name[:_LONGEST], known)
-    near = closest(1, 0.9) or closest(2)
+    near = nearest(name, known)
     hint = (
         f"; did you mean {' or '.join(map(repr, near))}?"
         if near

@@ -124,7 +124,7 @@ def test_a_bound_without_room_and_one_over_other_segments_are_refused() -> None:
     change = torch.zeros(M, TAU, dtype=torch.float64)
     plan = blocks_plan(8, 4, 4, l2_bound=4)
     wide = torch.zeros(8, 4, dtype=torch.float64)
-    with pytest.raises(ParameterError, match="each need more than 4 for their rounding"):
+    with pytest.raises(ParameterError, match="can need more than 4 units"):
         sample_blocks(plan, plan.segments[0], wide, None)
     spec = SegmentSpec("rest", "blocks", (TensorSpec("w", (M * TAU,), "float32"),), K, TAU)
     other = SegmentSpec("buffers", "dense", (TensorSpec("b", (3,), "float32"),))
@@ -177,7 +177,7 @@ def test_a_plan_in_which_blocks_could_not_keep_the_bound_is_refused_when_it_is_m
     options: Any = {"max_clients": 3, "above_break_even": "keep"}
     for rows, bound, message in (
         (Rows(), 1 << 12, "l2_bound covers 2 segments.*rows=None.*or a plan without l2_bound"),
-        (None, 8, "each need more than .* a larger l2_bound, or fewer blocks"),
+        (None, 8, "can need more than .* a larger l2_bound, or fewer blocks"),
     ):
         settings = Settings(rows=rows, rest=BlockSample(4, block=16))
         hooks = Hooks(model, optimizer, settings)

@@ -170,8 +170,8 @@ def test_a_failed_block_is_told_that_a_report_of_dummies_went_out() -> None:
         _ = 1 / 0
     (note,) = info.value.__notes__
     assert "an all-zero report for client 0" in note
-    assert "participated in round 0 and can do so again in the next one" in note
-    assert "A second fed.round() in this one removes its report." in note
+    assert "participated in round 0 and can participate again in the next round" in note
+    assert "A second fed.round() in this round removes the report." in note
     with (
         pytest.raises(RejectedSubmission, match="may participate again in the next round"),
         Round(hooks, client, rows=rows),

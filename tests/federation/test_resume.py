@@ -216,7 +216,7 @@ def test_an_interrupted_simulation_is_saved_and_goes_on_from_its_file(tmp_path: 
 def test_a_checkpoint_that_cannot_be_written_loses_no_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ParameterError, match="whose folder does not exist"):
+    with pytest.raises(ParameterError, match="the folder of save="):
         run(2, "plain", save=tmp_path / "none" / "run.pt")
     file = tmp_path / "run.pt"
     run(2, "plain", save=file)

@@ -53,7 +53,7 @@ def test_a_sampler_may_choose_from_more_clients_than_a_round_opens(name: str) ->
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_sampler_that_gives_no_cohort_is_refused(name: str) -> None:
-    with pytest.raises(ParameterError, match="the sampler gave"):
+    with pytest.raises(ParameterError, match="the sampler returned"):
         simulated(BAD[name])
 
 

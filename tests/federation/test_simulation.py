@@ -166,9 +166,9 @@ def test_weights_count_alike_under_both_protocols_and_in_the_model() -> None:
     weighted = planned(average="weight", max_weight=3)
     for weight_of, plan, message in (
         (lambda _: 4, weighted, r"client 0: weight is 4.*max_weight=3"),
-        (lambda _: True, weighted, r"client 0: weight\(\) gives True"),
-        (lambda _: 0, None, r"client 0: weight\(\) gives 0"),
-        (lambda _: 1.5, None, r"client 0: weight\(\) gives 1.5"),
+        (lambda _: True, weighted, r"client 0: weight\(\) returned True"),
+        (lambda _: 0, None, r"client 0: weight\(\) returned 0"),
+        (lambda _: 1.5, None, r"client 0: weight\(\) returned 1.5"),
         (lambda _: 2, planned(), r"every client counts once.*average='weight'"),
     ):
         for kind in ("fsl", "plain"):
@@ -297,7 +297,7 @@ def test_what_goes_wrong_names_the_client_and_settings_are_checked() -> None:
     assert info.value.__notes__ == ["This was client 0 in an evaluation of simulate()."]
     for options, message in [
         ({"clients_per_round": 7}, r"clients_per_round is 7 and there are 6 clients"),
-        ({"rounds": 0}, "at least 1"),
+        ({"rounds": 0}, "1 or more"),
         ({"optimizer_state": "mine"}, "choose 'fresh' or 'own'"),
         ({"protocol": "dense"}, "choose 'fsl'"),
     ]:
@@ -341,7 +341,7 @@ def test_other_seeds_do_not_go_on_and_a_missing_weight_is_told() -> None:
         run(2, resume=first, seed=9)
     _, fed, train = setup()
     fed = torchfsl.Federated(fed.model, fed.hooks.optimizers, average="weight", max_weight=3)
-    with pytest.warns(UserWarning, match=r"without weight=, so every client counts 1"):
+    with pytest.warns(UserWarning, match=r"without weight=, so every client has weight 1"):
         torchfsl.simulate(fed, DATA, train, rows=rows_of, rounds=1, progress=False)
 
 

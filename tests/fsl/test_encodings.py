@@ -257,7 +257,7 @@ def test_segments_round_alike_and_share_a_unit_under_a_norm_bound() -> None:
     odd = dataclasses.replace(rest, encoding=dataclasses.replace(SIXTEEN, rounding="stochastic"))
     with pytest.raises(ParameterError, match="choose one rounding for all segments"):
         make_plan(table, odd)
-    with pytest.raises(ParameterError, match="l2_bound is one norm in one unit"):
+    with pytest.raises(ParameterError, match="l2_bound needs one unit"):
         dataclasses.replace(plan, l2_bound=1000)
     bounded = two_segments(encoding=FixedPoint(32, 8, 4.0))
     bounded = dataclasses.replace(bounded, l2_bound=1000)
@@ -274,18 +274,18 @@ def test_segments_round_alike_and_share_a_unit_under_a_norm_bound() -> None:
 
 def test_proofs_and_masks_want_one_ring() -> None:
     plan = two_segments(lane="count")
-    with pytest.raises(ParameterError, match="proofs want one ring for all segments"):
+    with pytest.raises(ParameterError, match="proofs need one ring for all segments"):
         dataclasses.replace(plan, proofs="lanes")
     specs = [
         SegmentSpec("few", "scalars", (TensorSpec("f", (500,)),), 2),
         SegmentSpec("d", "dense", (TensorSpec("w", (4,)),), encoding=SIXTEEN),
     ]
-    with pytest.raises(ParameterError, match=r"proofs want one ring .* or pass proofs='none'"):
+    with pytest.raises(ParameterError, match=r"proofs need one ring .* or pass proofs='none'"):
         build_plan(specs, encoding=FixedPoint(), max_clients=3, lane="count")
     build_plan(specs, encoding=FixedPoint(), max_clients=3, lane="count", proofs="none")
     few = dataclasses.replace(make_segment("few", "scalars", (9,), k_max=2), encoding=SIXTEEN)
     narrow = make_plan(few, encoding=FixedPoint(64, 0, 1.0))
-    with pytest.raises(ParameterError, match="masks need a 64-bit ring"):
+    with pytest.raises(ParameterError, match="payload='masks' needs a 64-bit ring"):
         dataclasses.replace(narrow, payload="masks")
 
 

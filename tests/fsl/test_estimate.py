@@ -140,7 +140,7 @@ def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("prices", [0.05, (0.05,), "ab", (0.05, -1), (0.05, float("nan"))])
 def test_prices_are_two_numbers(prices: Any) -> None:
-    with pytest.raises(ParameterError, match=r"prices is .*: give two numbers from 0"):
+    with pytest.raises(ParameterError, match=r"prices is .*: pass two numbers of 0"):
         estimate(rows_plan(5000, 8, 32, 40), prices=prices)
 
 
@@ -235,7 +235,7 @@ def test_the_share_of_a_longer_table_is_refused_with_the_remedy(width: int, bits
 def test_slots_beyond_32_bits_are_refused_with_the_remedy() -> None:
     tensor = TensorSpec("t", (LARGEST, 1))
     theta = 1 << 20
-    with pytest.raises(ParameterError, match=f"more than {MAX_POSITIONS} slots.*split it"):
+    with pytest.raises(ParameterError, match=f"more than {MAX_POSITIONS} slots.*split the segment"):
         TreeSegment("t", "rows", (tensor,), LARGEST, 1, 64, num_bins=3 * (LARGEST // theta),
                     theta=theta, check_bytes=32)  # fmt: skip
 

@@ -120,7 +120,7 @@ def test_a_client_fetches_so_often_from_one_model_and_others_go_on() -> None:
     for _ in range(2):
         assert_fetches(servers, 1)
     with pytest.raises(
-        RejectedSubmission, match=r"used its fetches of this model \(max-fetches = 2\)"
+        RejectedSubmission, match=r"used all fetches of this model \(max-fetches = 2\)"
     ):
         assert_fetches(servers, 1)
     assert_fetches(servers, 2)

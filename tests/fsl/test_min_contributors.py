@@ -104,7 +104,7 @@ def test_counts_are_opened_before_any_value_leaves_a_server() -> None:
     for b in (0, 1):
         servers[b].verify(folds[1 - b])
     commitments = [server.commit() for server in servers]
-    with pytest.raises(ProtocolError, match="counts are opened first"):
+    with pytest.raises(ProtocolError, match="opens the counts first"):
         servers[0].reveal(commitments[1])
     counts = [servers[b].reveal_counts(commitments[1 - b]) for b in (0, 1)]
     assert servers[0]._opening.share[4:16] not in counts[0]  # the values of the first row
@@ -160,7 +160,7 @@ def test_hidden_rows_of_equal_values_have_leaves_that_differ() -> None:
 
 def test_it_needs_counts() -> None:
     plan = make_plan(make_segment("few", "scalars", (4,), k_max=2))
-    with pytest.raises(ValueError, match="needs lane='count'"):
+    with pytest.raises(ValueError, match="use lane='count'"):
         dataclasses.replace(plan, min_contributors=2)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from torchfsl.fsl.explain import explain
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import WIRE_VERSION
-from torchfsl.submodel.segments import TensorSpec
+from torchfsl.submodel.segments import TensorSpec, default_encoding
 
 HUGE = 10**30
 JUNK: list[Any] = [
@@ -286,7 +287,7 @@ def test_a_tensor_spec_that_is_none_is_refused(arguments: Any) -> None:
 
 def test_a_plan_that_contradicts_itself_is_refused() -> None:
     one, two = make_segment("a", "dense", (3,)), make_segment("b", "dense", (3,))
-    with pytest.raises(ParameterError, match="names must differ"):
+    with pytest.raises(ParameterError, match="with distinct names"):
         make_plan(one, one)
     with raises(ParameterError, "tensor-twice"):
         make_plan(one, dataclasses.replace(two, tensors=one.tensors))
@@ -302,14 +303,14 @@ def test_a_plan_that_contradicts_itself_is_refused() -> None:
         make_plan(one, lane="sum")  # type: ignore[arg-type]
     with raises(ParameterError, "out-of-range"):
         make_plan(one, max_epochs=0)
-    with pytest.raises(ParameterError, match="the plan has none"):
+    with pytest.raises(ParameterError, match="no segment with trees"):
         make_plan(one, max_epochs=2)
     with pytest.raises(ParameterError, match="needs nu = 0"):
         make_plan(make_segment("e", "scalars", (9,), k_max=2, nu=1), max_epochs=2)
     fetched = make_segment("f", "rows", (9, 2), k_max=2, tau=2, retrieve=True)
-    with pytest.raises(ParameterError, match="carry tags"):
+    with pytest.raises(ParameterError, match="expected tags"):
         make_plan(dataclasses.replace(fetched, tag_bytes=0))
-    with pytest.raises(ParameterError, match="nothing to retrieve"):
+    with pytest.raises(ParameterError, match="payload='masks' needs"):
         dataclasses.replace(make_plan(fetched, encoding=FixedPoint(64, 0, 1.0)), payload="masks")
     secure = make_segment("c", "scalars", (9,), k_max=2)
     with pytest.raises(ParameterError, match="check words"):
@@ -321,6 +322,33 @@ def test_a_plan_whose_messages_no_peer_would_take_is_refused() -> None:
         make_plan(make_segment("a", "dense", (2**30,)))
     with raises(ParameterError, "message-too-large"):
         make_plan(make_segment("a", "rows", (2**20, 2**20), k_max=1, tau=2**20))
+
+
+def test_the_limit_of_max_clients_is_named_where_it_is_passed() -> None:
+    segment = make_segment("a", "rows", (9, 2), k_max=1, tau=2)
+    small = FixedPoint(64, 0, 1.0)
+    with pytest.raises(ParameterError) as caught:
+        make_plan(segment, max_clients=3 * 10**9, encoding=small)
+    found = re.fullmatch(
+        r"max_clients is 3000000000, expected at most (\d+), .*", str(caught.value)
+    )
+    assert found
+    most = int(found[1])
+    assert make_plan(segment, max_clients=most, encoding=small).max_clients == most
+    with raises(ParameterError, "message-too-large"):
+        make_plan(segment, max_clients=most + 1, encoding=small)
+
+
+@pytest.mark.parametrize("max_weight", [1, 1000])
+def test_the_default_encoding_names_its_limit_of_max_clients(max_weight: int) -> None:
+    with pytest.raises(ParameterError) as caught:
+        default_encoding(3 * 10**9, max_weight)
+    found = re.match(r"max_clients is 3000000000, expected at most (\d+) with", str(caught.value))
+    assert found
+    most = int(found[1])
+    assert default_encoding(most, max_weight).frac_bits == 1
+    with pytest.raises(ParameterError, match="expected at most"):
+        default_encoding(most + 1, max_weight)
 
 
 def test_a_bin_layout_beyond_32_bits_is_refused() -> None:

@@ -126,9 +126,9 @@ def test_a_bound_of_its_own_costs_a_segment_16_bytes_and_few_calls() -> None:
 def test_weights_that_could_pass_the_prime_are_refused() -> None:
     trees = (make_segment("few", "scalars", (1 << 20,), k_max=1 << 16),)
     proof_shape.check_weights(trees, 1 << 20)
-    with pytest.raises(ParameterError, match="too large to be proven"):
+    with pytest.raises(ParameterError, match="too large for a proof"):
         proof_shape.check_weights(trees, 1 << 24)
-    with pytest.raises(ParameterError, match="wrap too often"):
+    with pytest.raises(ParameterError, match="proofs in a ring of"):
         make_statement(segments(), 16, "norm", "weight", 1 << 10, 1 << 7)
 
 

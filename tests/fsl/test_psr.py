@@ -247,7 +247,7 @@ def test_a_changed_byte_in_an_answer_is_noticed_and_nothing_is_returned(party: i
 
         lie_in_answers(servers[party], 0, alter)
         session = Client(plan, servers, client_id=0).start_round(1, indices={"table": [0, 5, 20]})
-        with pytest.raises(ProtocolError, match="does not fit its tag"):
+        with pytest.raises(ProtocolError, match="does not match its tag"):
             session.retrieve()
 
 

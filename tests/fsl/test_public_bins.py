@@ -279,18 +279,18 @@ def changed(**fields: object) -> Callable[[], object]:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "rows": (
         lambda: make_segment("t", "rows", (9, 2), tau=2, k_max=3, binned=True),
-        "scalars or blocks lie in public bins",
+        "only scalars or blocks can be in public bins",
     ),
     "a session": (lambda: bins_plan(100, 5, max_epochs=2), "public bins change each round"),
-    "fewer bins": (changed(num_bins=4), "public bins are k_max"),
-    "a stash": (changed(stash=1), "without a stash"),
+    "fewer bins": (changed(num_bins=4), "need num_bins = k_max"),
+    "a stash": (changed(stash=1), "and stash = 0"),
     "other bins": (changed(theta=21), r"ceil\(m / k_max\)"),
-    "no bins": (changed(num_bins=0, theta=0, stash=5), "full-domain trees"),
+    "no bins": (changed(num_bins=0, theta=0, stash=5), "without bins"),
     "masks": (
         lambda: dataclasses.replace(
             bins_plan(100, 5), payload="masks", encoding=FixedPoint(64, 0, 1.0)
         ),
-        "no public bins",
+        "public bins or retrieval",
     ),
 }
 

@@ -68,7 +68,9 @@ def test_a_second_call_that_finishes_a_round_leaves_it_to_the_first(
         first = thread.submit(finish_round, servers)
         try:
             assert entered.wait(60)
-            with pytest.raises(ProtocolError, match=r"open round .* agreed and closed.* wait for"):
+            with pytest.raises(
+                ProtocolError, match=r"open round .* agreed and closed.* wait until"
+            ):
                 finish_round(servers)
         finally:
             go_on.set()
@@ -133,7 +135,7 @@ def test_policies_are_objects(options: dict[str, Any]) -> None:
 def test_session_and_hash_seed_are_bytes(options: dict[str, Any]) -> None:
     hooks, _, _ = attached()
     (name,) = options
-    with pytest.raises(ParameterError, match=f"^{name} is .*: give (16|32) bytes, or None"):
+    with pytest.raises(ParameterError, match=f"^{name} is .*: pass (16|32) bytes, or None"):
         plan_of(hooks, max_clients=5, rows_per_client=100, **options)
 
 
@@ -206,13 +208,16 @@ def test_parts_in_anothers_place_are_refused_when_they_are_given() -> None:
         (lambda: Server(0, plan=plan, model=model.state), "model is of type dict: pass Server"),
         (lambda: Client(model, servers, client_id=0), "plan is of type ServerModel: pass"),
         (lambda: Client(plan, servers[0], client_id=0), "servers is of type Server: pass the pair"),
-        (lambda: Client(plan, (*servers, servers[0]), client_id=0), "servers are 3: pass the pair"),
+        (
+            lambda: Client(plan, (*servers, servers[0]), client_id=0),
+            "expected two servers, got 3: pass the pair",
+        ),
         (lambda: Client(plan, (plan, plan), client_id=0), "one of the servers is of type Plan"),
         (lambda: Client(plan, Server, client_id=0), "servers is the class Server"),
-        (lambda: begin_round(servers[0], 0), "what was given is of type Server"),
-        (lambda: begin_round((plan, plan), 0), "one of those given is of type Plan"),
+        (lambda: begin_round(servers[0], 0), "the argument servers is of type Server"),
+        (lambda: begin_round((plan, plan), 0), "one element is of type Plan"),
         (lambda: begin_round(servers[:1], 0), r"in this order, and got \[0\]"),
-        (lambda: finish_round(plan), "what was given is of type Plan"),
+        (lambda: finish_round(plan), "the argument servers is of type Plan"),
         (lambda: explain(model), "plan is of type ServerModel: pass fed.plan, of torchfsl"),
         (lambda: estimate(model), "plan is of type ServerModel: pass fed.plan, of torchfsl"),
     ]:
@@ -319,8 +324,8 @@ def test_an_encoding_is_a_fixed_point(encoding: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"clip": "4"}, "clip is of type str: give a number"),
-        ({"clip": None}, "clip is None: give a number"),
+        ({"clip": "4"}, "clip is of type str: pass a number"),
+        ({"clip": None}, "clip is None: pass a number"),
         ({"clip": True}, "clip is of type bool"),
         ({"ring_bits": 32.0}, "ring_bits is 32.0, not an integer"),
         ({"frac_bits": "16"}, "frac_bits is '16', not an integer"),

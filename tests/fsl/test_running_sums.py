@@ -394,7 +394,7 @@ def test_sums_are_applied_once() -> None:
     opened = finish_round(servers)
     for server in servers:
         before = server.model.digest()
-        with pytest.raises(ProtocolError, match="applied already"):
+        with pytest.raises(ProtocolError, match="already applied"):
             server.apply(opened)
         assert server.model.digest() == before
 

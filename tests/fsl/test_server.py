@@ -178,7 +178,7 @@ def test_after_a_round_a_server_holds_no_report() -> None:
 @pytest.mark.parametrize("kind", [Kind.TREES, Kind.REPORT, Kind.SHARE, Kind.REPORT_SET])
 def test_a_client_can_ask_for_models_and_answers_only(kind: Kind) -> None:
     servers = opened_servers(MIXED)
-    with pytest.raises(RejectedSubmission, match="nothing a client can ask for"):
+    with pytest.raises(RejectedSubmission, match="a client cannot ask for"):
         servers[0].reply(kind, 1, 0)
 
 

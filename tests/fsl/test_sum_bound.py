@@ -39,7 +39,7 @@ def test_a_new_plan_with_a_norm_bound_bounds_its_sums_unless_told_otherwise() ->
     assert federated(l2_bound=1 << 20, proofs="none").make_plan().sum_bound
     assert not federated(l2_bound=1 << 20, sum_bound=False, proofs="none").make_plan().sum_bound
     assert not federated().make_plan().sum_bound
-    with pytest.raises(ParameterError, match="set l2_bound there, or leave sum_bound out"):
+    with pytest.raises(ParameterError, match="set l2_bound, or leave out sum_bound"):
         federated(sum_bound=True).make_plan()
 
 

@@ -232,7 +232,7 @@ def test_rounds_with_an_audit_and_correlated_noise_are_those_of_the_transcripts(
             if number == 0:
                 assert alone.replay(bytes.fromhex(data)).step == ""
             else:  # its share builds on noise of the first round, which this auditor never saw
-                with pytest.raises(ProtocolError, match="which is not here"):
+                with pytest.raises(ProtocolError, match="which is missing here"):
                     alone.replay(bytes.fromhex(data))
 
 

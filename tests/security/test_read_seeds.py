@@ -134,7 +134,7 @@ def test_a_server_refuses_a_plan_that_names_another_key_or_none() -> None:
     plan = sealed(mixed_plan())
     model = ServerModel(make_state(plan))
     for refused, key in ((plan, None), (plan, KEYS[1]), (mixed_plan(), KEYS[0])):
-        with pytest.raises(ParameterError, match="server_keys of the plan names"):
+        with pytest.raises(ParameterError, match="server_keys of the plan expects"):
             Server(0, plan=refused, model=model, key=key)
 
 

@@ -107,7 +107,7 @@ def test_values_weights_and_sums_one_above_the_plan_are_refused() -> None:
     session = Client(plan, InProcess(aggregator), client_id=1).start_round(0)
     with pytest.raises(ParameterError, match="exceeds q_max"):
         session.submit(constant_update(plan, plan.encoding.q_max + 1))
-    with pytest.raises(ParameterError, match=r"takes whole numbers in 1\.\.3"):
+    with pytest.raises(ParameterError, match="a whole number from 1 to max_weight=3"):
         session.submit(constant_update(plan, 1), weight=4)
     assert aggregator.clients == ()
     half, modulus = plan.scheme.modulus // 2, plan.scheme.modulus

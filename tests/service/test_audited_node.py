@@ -273,7 +273,7 @@ def test_a_report_that_rots_on_the_disk_ends_its_round_and_names_no_server(
     row = node.storage.ledger.round(1)
     assert row is not None
     assert row.state is StoredState.UNOPENED
-    assert "report of client 2 is not as it came" in row.reason
+    assert "report of client 2 has changed on the disk" in row.reason
     assert row.reason.endswith(str(path))
     duo.nodes[1].abandon(1, "its peer has")
     duo.go(2)

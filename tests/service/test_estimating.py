@@ -77,7 +77,7 @@ def test_noise_is_told_in_seconds_and_bytes_and_rates_without_it_are_refused() -
         plain, l2_bound=1 << 30, noise_sigma=1000, max_rounds=60, min_separation=3,
         noise_taps=(256, -128, -32),
     )  # fmt: skip
-    with pytest.raises(ParameterError, match="without noise: measure them again"):
+    with pytest.raises(ParameterError, match="without noise: leave out"):
         estimate(noisy, rates=RATES)
     rates = dataclasses.replace(RATES, noise_seconds=1e-6, noise_tap_seconds=1e-8)
     told, before = estimate(noisy, rates=rates), estimate(plain, rates=rates)

@@ -166,7 +166,7 @@ def test_a_server_takes_a_seed_of_the_coins_that_were_committed_to_and_no_other(
     for node, coins in ((0, (first, other)), (0, (other, second)), (1, (first, other))):
         with pytest.raises(ParameterError, match="hash_seed"):
             nodes[node].set_up(task(coins))
-    with pytest.raises(ParameterError, match="not the one that the servers' coins make"):
+    with pytest.raises(ParameterError, match="does not match the coins"):
         nodes[0].set_up(task((first, second), (first, other)))
     for node in nodes:
         node.set_up(task((first, second)))

@@ -281,7 +281,7 @@ def test_a_replayed_report_counts_once_and_a_second_one_costs_the_round(pair: Pa
     with pytest.raises(RejectedSubmission, match=r"no round is open|closed"):
         submit(links, report, None)
     pair.open()
-    with pytest.raises(RejectedSubmission, match="message for round"):
+    with pytest.raises(RejectedSubmission, match="message is for round"):
         submit(links, report, None)
 
 

@@ -253,7 +253,7 @@ def test_late_messages_and_messages_of_old_rounds_are_refused(pair: Pair) -> Non
         with pytest.raises(RejectedSubmission, match=r"closed|no round is open"):
             submit(connection.links, held, None)
         pair.open()
-        with pytest.raises(RejectedSubmission, match=f"message for round {pair.number - 1}"):
+        with pytest.raises(RejectedSubmission, match=f"message is for round {pair.number - 1}"):
             submit(connection.links, held, None)
         transport.send = send  # type: ignore[method-assign]
         pair.assert_serves()

@@ -183,7 +183,7 @@ def test_a_refusal_by_a_limit_keeps_its_code_on_the_way_and_no_other_text_become
             return grpc.StatusCode.FAILED_PRECONDITION
 
         def details(self) -> str:
-            return "client 7 comes too early"
+            return "client 7 participates too early"
 
         def trailing_metadata(self) -> list[tuple[str, str]] | None:
             return [(calls.CODE, code)] if code else None

@@ -210,7 +210,7 @@ def test_the_model_is_that_of_the_plaintext_sums() -> None:
     opened = run_round(server, updates, widths, round_number=1)
     reference.apply(plan, opened)
     assert server.model.digest() == reference.digest()
-    with pytest.raises(ProtocolError, match="applied already"):
+    with pytest.raises(ProtocolError, match="already applied"):
         server.apply(opened)
 
 
@@ -304,7 +304,7 @@ def test_weights_and_foreign_positions_are_refused() -> None:
         aggregation.participant(16).start_round(1, indices={"table": [0, 1, 2]})
     with pytest.raises(ParameterError, match="plan wants"):
         aggregation.participant(19).start_round(1)
-    with pytest.raises(ParameterError, match="not in this round"):
+    with pytest.raises(ParameterError, match="not one of the clients of this round"):
         aggregation.participant(11)
 
 

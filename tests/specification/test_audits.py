@@ -478,7 +478,7 @@ def test_a_server_that_lost_noise_which_it_has_stated_ends_the_round(spec: Modul
         return commit(b)
 
     pair.commit = without_noise  # type: ignore[method-assign]
-    with pytest.raises(ProtocolError, match="which is not here"):
+    with pytest.raises(ProtocolError, match="which is missing here"):
         pair.round()
 
 

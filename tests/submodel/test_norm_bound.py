@@ -146,7 +146,7 @@ def test_a_plan_refuses_a_bound_that_was_computed_in_another_unit() -> None:
     other = norm_bound.l2_bound(FixedPoint(32, 12, 4.0), 1.0)
     with raises(ParameterError, "encodings-differ") as caught:
         dataclasses.replace(plan, l2_bound=other)
-    assert "l2_bound is for frac_bits=12, and the plan's encoding has frac_bits=16" in str(
+    assert "l2_bound was made for frac_bits=12, and the plan's encoding has frac_bits=16" in str(
         caught.value
     )
     assert dataclasses.replace(plan, l2_bound=int(other)).l2_bound == 1 << 12  # as it is written

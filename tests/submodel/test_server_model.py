@@ -152,7 +152,7 @@ def test_a_falling_rate_is_the_formula_bit_for_bit(momentum: float) -> None:
         ({"lr_decay": 0.0}, "lr_decay is 0.0"),
         ({"lr_decay": 1.5}, r"a factor in \(0, 1\]"),
         ({"lr_decay": True}, "lr_decay is True"),
-        ({"lr_decay": 0.5, "lr_decay_rounds": 0}, "a whole number from 1 on"),
+        ({"lr_decay": 0.5, "lr_decay_rounds": 0}, "a whole number of 1 or more"),
         ({"lr_decay": 0.5, "lr_decay_rounds": True}, "lr_decay_rounds is True"),
         ({"lr_decay": 0.5, "lr_decay_rounds": 2.5}, "lr_decay_rounds is 2.5"),
     ],
@@ -171,7 +171,7 @@ def test_settings_of_sgd_out_of_range_are_refused(settings: dict[str, Any], mess
         ({"beta2": -0.1}, r"both in \[0, 1\)"),
         ({"eps": 0.0}, "0 / 0"),
         ({"eps": "1e-8"}, "eps of the server optimizer is not a number"),
-        ({"momentum": 0.9}, "adam takes neither"),
+        ({"momentum": 0.9}, "is adam: leave out both"),
     ],
 )
 def test_settings_of_adam_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -77,7 +77,9 @@ class FixedPoint:
         object.__setattr__(self, "frac_bits", frac_bits)
         ring.ring_bytes(self.ring_bits)
         if isinstance(self.clip, bool) or not isinstance(self.clip, Real):
-            refuse("clip", self.clip, "give a number, the largest magnitude kept")
+            refuse(
+                "clip", self.clip, "pass a number, the largest magnitude that the encoding keeps"
+            )
         if not 0 <= self.frac_bits <= 52:
             raise ParameterError(f"frac_bits is {self.frac_bits}: choose 0 to 52 bits")
         if not 0 < self.clip < 1 << 63:

@@ -233,8 +233,8 @@ def _as_state(given: object, method: str) -> Mapping[str, Any]:
     if isinstance(given, Mapping):
         return given
     has_state = isinstance(getattr(given, "state", None), Mapping)
-    remedy = "its .state" if has_state else "ServerModel.state, or what server_state() gave"
-    refuse(f"what {method}() is to take", given, f"pass {remedy}, a mapping from names to arrays")
+    remedy = "its .state" if has_state else "ServerModel.state or fed.server_state()"
+    refuse(f"the argument of {method}()", given, f"pass {remedy}, a mapping from names to arrays")
 
 
 def _as_array(value: Any) -> npt.NDArray[Any]:

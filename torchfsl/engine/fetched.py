@@ -142,8 +142,8 @@ def fetched_model(
     segments = [segment for segment in client.plan.segments if segment.retrieve]
     if segments and rows is None:
         raise ParameterError(
-            "the plan retrieves rows privately: pass rows= with the row ids that the evaluation "
-            "uses"
+            "the plan retrieves rows privately: call fed.evaluating(servers, rows=ids) with the "
+            "row ids that the evaluation uses"
         )
     asked, _ = asked_rows(hooks, segments, rows, Residual(), strict=False)
     absent = 0.0 if hooks.rows is not None and hooks.rows.absent == "zero" else np.nan

@@ -320,7 +320,8 @@ class Fixed:
         ids = self.ids()
         if ids.numel() == 0 or int(ids[-1]) >= m:
             raise ParameterError(
-                f"positions {ids[-1:].tolist()} of Fixed: pass one or more, from 0 to {m - 1}"
+                f"Fixed has the positions {ids[-1:].tolist()}: pass one or more positions from 0 "
+                f"to {m - 1}"
             )
         return ids.numel()
 

@@ -127,8 +127,8 @@ class Round:
             )
         if self._retrieving and not has_rows and self._fixed is None:
             raise ParameterError(
-                "the plan retrieves rows privately: pass batches= with the training batches, or "
-                "rows= with the row ids that the client uses"
+                "the plan retrieves rows privately: call fed.round(servers, client_id, "
+                "batches=batches) with the training batches, or pass rows= with the row ids"
             )
         tables = hooks.inventory.tables
         transport = getattr(client, "servers", None)
@@ -379,8 +379,8 @@ class Round:
         if sent:
             error.add_note(
                 f"torchfsl sent an all-zero report for client {self.client_id}, which has "
-                f"participated in round {self.number} and can do so again in the next one. "
-                "A second fed.round() in this one removes its report."
+                f"participated in round {self.number} and can participate again in the next round. "
+                "A second fed.round() in this round removes the report."
             )
 
     def _put_back(self, *, leaving: bool = False) -> bool:

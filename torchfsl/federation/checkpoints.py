@@ -33,19 +33,21 @@ def checkpoint_of(resume: object, save: str | Path | None) -> Mapping[str, Any] 
         ParameterError: it is not a checkpoint of `simulate`, or `save` names no existing folder.
     """
     if save is not None and not Path(save).absolute().parent.is_dir():
-        raise ParameterError(f"save= names {save}, whose folder does not exist: make it first")
+        raise ParameterError(f"the folder of save={save} does not exist: create this folder first")
     found = resume.checkpoint if isinstance(resume, SimulationResult) else resume
     if isinstance(found, str | Path):
         if not Path(found).is_file():
             raise ParameterError(
-                f"resume= names {found}, which is not a file: pass what save= wrote"
+                f"resume= names {found}, which is not a file: pass the path of the file that save= "
+                "wrote"
             )
         found = torch.load(found, weights_only=True)
     if found is None:
         return None
     if not isinstance(found, Mapping) or {"servers", "federated", "rounds"} - {*found}:
         raise ParameterError(
-            "resume= takes a SimulationResult, its checkpoint, or the file that save= wrote"
+            "resume= expects a SimulationResult, the checkpoint of one, or the path that save= "
+            f"wrote to, got {type(resume).__name__}"
         )
     return found
 
@@ -72,8 +74,8 @@ def keep(
         except (OSError, RuntimeError) as error:  # torch raises both; the rounds are not lost
             part.unlink(missing_ok=True)
             warnings.warn(
-                f"the checkpoint could not be written to {save} ({error}): the result's "
-                "checkpoint holds it",
+                f"torchfsl could not write the checkpoint to {save} ({error}): result.checkpoint "
+                "has the same state",
                 stacklevel=outside(),
             )
 
@@ -95,8 +97,8 @@ def take_plan(
         if fed.hooks.rounds and getattr(fed.planner.plan, "noise_sigma", 0):
             raise ParameterError(
                 "clients have reported under this plan before, and a new simulation would count "
-                "their reports from 0: pass resume=, the earlier result, or use another Federated "
-                "and plan",
+                "their reports from 0: pass resume= with the earlier result, or make a new "
+                "Federated",
                 code="budget-unknown",
             )
         return
@@ -107,8 +109,9 @@ def take_plan(
     differing = _other_options(fed, text, by_weight) if own is None else _other_fields(own, text)
     if differing:
         raise ParameterError(
-            f"resume= has another plan ({'; '.join(differing)[:90]}): give Federated the settings "
-            "of that run, or leave out resume=, which is another task with its own budget",
+            f"the plan of resume= differs ({'; '.join(differing)[:90]}): pass Federated the "
+            "settings of the earlier run, or leave out resume= for a new task with its own "
+            "privacy budget",
             code="another-task",
         )
     if not fed.hooks.rounds and isinstance(own, Plan | None):
@@ -120,8 +123,8 @@ def check_seed(checkpoint: Mapping[str, Any], seed: int) -> None:
     kept = checkpoint.get("seed", seed)
     if kept != seed:
         raise ParameterError(
-            f"resume= has rounds with seed={kept}, and seed is {seed}: pass seed={kept}, which "
-            "gives the result of one run"
+            f"the rounds of resume= used seed={kept}, and seed is {seed}: pass seed={kept}, so "
+            "that the result equals that of one run"
         )
 
 
@@ -163,6 +166,6 @@ def go_on(
     servers.load_state_dict(checkpoint["servers"])
     if servers.number + 1 >= rounds:
         raise ParameterError(
-            f"rounds counts the {servers.number + 1} rounds of resume= too, and is {rounds}: pass "
+            f"rounds is {rounds}, and includes the {servers.number + 1} rounds of resume=: pass "
             f"rounds={servers.number + 2} or more"
         )

@@ -37,7 +37,7 @@ log = logging.getLogger("torchfsl.coordinator")
 
 _LONGEST_PAUSE: Final = 1.0
 _LOG_SECONDS: Final = 30.0
-_NEXT: Final = "run_round(), or this program started again, opens the next round"
+_NEXT: Final = "call run_round(), or start this program again, for the next round"
 
 
 @public
@@ -115,7 +115,9 @@ class Coordinator(Closing):
         asked = tuple(auditors) or plan.auditors
         if held is not None and asked == held.plan.auditors and _same(held, plan, chosen, source):
             self._task = held
-            log.info("going on with the task of both servers, %d rounds", self.rounds_applied)
+            log.info(
+                "continuing the task of both servers after %d applied rounds", self.rounds_applied
+            )
         else:
             self._task = self._owner.bind(plan, optimizer=chosen, source=source, auditors=asked)
             self._owner.set_up(self._task, fed.server_state(), replace=replace)
@@ -232,7 +234,9 @@ class Coordinator(Closing):
     def _result(self, number: int, seconds: float) -> RoundResult:
         opened, found = self._owner.result()
         if found != number:
-            raise ProtocolError(f"round {number} ended unopened; the last opened one is {found}")
+            raise ProtocolError(
+                f"round {number} ended unopened, and the last opened round is {found}; {_NEXT}"
+            )
         cost = predict(self.plan)
         return RoundResult(
             number, opened.clients, opened.num_clients, opened.sums, opened.lanes,
@@ -253,13 +257,14 @@ def for_two_servers(
     chosen = fed.default_optimizer() if server_optimizer is None else server_optimizer
     if not isinstance(plan, Plan):
         raise ParameterError(
-            "running servers need a torchfsl.Plan, as fed.make_plan() makes it, got a "
-            f"{type(plan).__name__}"
+            f"running servers expect a torchfsl.Plan, got a {type(plan).__name__}: set fed.plan = "
+            "fed.make_plan()"
         )
     if not isinstance(chosen, OptimizerSettings):
         raise ParameterError(
-            "running servers do not load torch: choose torchfsl.optim.SGD, Adam, LazyAdam, "
-            f"FTRL or RowAdagrad, got {type(chosen).__name__}"
+            "running servers do not load torch, so the server optimizer cannot be "
+            f"{type(chosen).__name__}: choose torchfsl.optim.SGD, Adam, LazyAdam, FTRL or "
+            "RowAdagrad"
         )
     return plan, chosen
 

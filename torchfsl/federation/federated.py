@@ -201,7 +201,7 @@ class Federated:
         check_plan(plan)
         if self.hooks.rounds:
             raise ProtocolError(
-                "rounds have begun under the present plan: make a new Federated for another one"
+                "rounds have begun under the present plan: make a new Federated for another plan"
             )
         self.hooks.exchange.check_plan(plan)
         self.planner.take(plan)
@@ -373,8 +373,8 @@ class Federated:
         """
         if not hasattr(servers, "participant"):
             raise ParameterError(
-                f"expected servers, of fed.local_servers() or torchfsl.connect(...), got "
-                f"{type(servers).__name__}: fed.round(servers, client_id, batches=batches)"
+                "expected servers from fed.local_servers() or torchfsl.connect(...), got "
+                f"{type(servers).__name__}: call fed.round(servers, client_id, batches=batches)"
             )
         if batches is not None and rows is not None:
             raise ParameterError("pass batches= or rows=, not both")
@@ -454,8 +454,8 @@ class Federated:
         for name, value in state.items():
             if value.is_floating_point() and not bool(value.isfinite().all()):
                 raise ParameterError(
-                    f"{name} holds NaN or infinite values, which rows are after a private fetch: "
-                    "call fed.load(servers) first"
+                    f"{name} has NaN or infinite values. After a private retrieval, all rows that "
+                    "were not retrieved are NaN: call fed.load(servers) first"
                 )
         if path is not None:
             try:

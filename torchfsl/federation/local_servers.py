@@ -156,26 +156,33 @@ class LocalServers:
             ProtocolError: if a round is open.
         """
         if self._open is not None:
-            raise ProtocolError("a round is open: load the state before it or after")
+            raise ProtocolError(
+                f"round {self.number} is open: call load_state_dict() before or after the block of "
+                "the round"
+            )
         if not isinstance(state, Mapping) or {"number", "model", "optimizer"} - {*state}:
             raise ParameterError(
-                f"expected what servers.state_dict() returned, got another {type(state).__name__}: "
-                "fed.state_dict() has its own fed.load_state_dict()"
+                "expected the mapping from servers.state_dict(), got another "
+                f"{type(state).__name__}: pass what fed.state_dict() returned to "
+                "fed.load_state_dict()"
             )
         noise = state.get("privacy") or {}
         if noise and state.get("plan", self.plan.digest.hex()) != self.plan.digest.hex():
             raise ParameterError(
-                "expected the servers' state of this plan, got another plan's: set fed.plan to the "
-                "plan of that state",
+                "expected the servers' state of this plan, got the state of another plan: set "
+                "fed.plan to that plan, and call fed.local_servers() again",
                 code="another-task",
             )
         if any(set(model.state) != set(state["model"]) for model in self._home.models):
-            raise ParameterError("expected the servers' state of this model, got another one's")
+            raise ParameterError(
+                "expected the servers' state of this model, got a state with other tensors: pass "
+                "the state of servers of this model"
+            )
         kind = type(self._home.model.optimizer).__name__
         if (had := state.get("optimizer_kind", kind)) != kind:
             raise ParameterError(
-                f"expected the state of {had}, these servers have {kind}: pass the "
-                "server_optimizer of the rounds before",
+                f"these servers expect the state of {kind}, got the state of {had}: call "
+                "fed.local_servers(server_optimizer=...) with the optimizer of that state",
                 code="optimizer-state",
             )
         self._privacy.load(noise)

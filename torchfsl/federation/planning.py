@@ -121,8 +121,8 @@ class Planner:
         """Use another plan, and warn if it has no noise and the one before had."""
         if getattr(self.plan, "noise_sigma", 0) and not getattr(plan, "noise_sigma", 0):
             warnings.warn(
-                "the new plan adds no noise, and the plan before it did: assign the result of "
-                "privacy.calibrate() again, as fed.plan = privacy.calibrate(fed.plan, ...)",
+                "the new plan adds no noise, and the earlier plan added noise: assign the result "
+                "of privacy.calibrate() again, as fed.plan = privacy.calibrate(fed.plan, ...)",
                 stacklevel=outside(),
             )
         if self.plan is not None:
@@ -137,8 +137,8 @@ class Planner:
         """
         if plan is not self.plan and any(plan is old for old in self._replaced):
             raise ParameterError(
-                "fed.plan was set after these servers were made, and they still have the plan "
-                "before it: call servers = fed.local_servers() again",
+                "fed.plan was set after these servers were made, and these servers still have the "
+                "earlier plan: call servers = fed.local_servers() again",
                 code="another-task",
             )
 
@@ -172,7 +172,10 @@ class Planner:
         """
         options = {**self.options, **changes}
         if options["max_clients"] is None:
-            raise ParameterError("pass max_clients=, the most clients of a round")
+            raise ParameterError(
+                "max_clients is missing: pass max_clients=, the largest number of clients in a "
+                "round"
+            )
         names = ("max_clients", "rows_per_client", "retrieve", "average", "min_clients")
         named = {name: options.pop(name) for name in names}
         made = make_plan(self._hooks, **named, options=options)
@@ -232,8 +235,9 @@ def check_options(function: str, given: Iterable[str], known: Collection[str]) -
     for name in given:
         if name in ("epsilon", "delta"):
             raise TypeError(
-                f"{function}() has no argument {name!r}: plan with l2_bound, then write fed.plan = "
-                "torchfsl.privacy.calibrate(fed.plan, epsilon=8.0, delta=1e-6, rounds=100)"
+                f"{function}() has no argument {name!r}: make the plan with l2_bound=, then write "
+                "fed.plan = torchfsl.privacy.calibrate(fed.plan, epsilon=8.0, delta=1e-6, "
+                "rounds=100)"
             )
         if name not in known:
             raise TypeError(unknown_argument(function, name, known))

@@ -56,14 +56,15 @@ class PrivacyState:
         """
         if self._parties and "reports" not in state:
             raise ParameterError(
-                "the state does not say how often clients have reported, so what is left of the "
+                "the state does not say how often clients have reported, so the rest of the "
                 "privacy budget is unknown: make a new Federated, which has its own budget",
                 code="state-refused",
             )
         shapes = {f"noise{n}": noise.slots.shape for n, noise in enumerate(self._noises)}
         if any(name not in state or state[name].shape != shape for name, shape in shapes.items()):
             raise ParameterError(
-                "the state holds the noise of another plan: set fed.plan to the plan of that state",
+                "the state has the noise of another plan: set fed.plan to that plan, and call "
+                "fed.local_servers() again",
                 code="state-refused",
             )
         for party in self._parties:

@@ -72,8 +72,8 @@ class RemoteServers(Closing):
         """
         if client_id != self.client_id:
             raise ParameterError(
-                f"this connection is client {self.client_id}'s, got client_id={client_id}: leave "
-                "it out, fed.round(servers, batches=batches)"
+                f"this connection belongs to client {self.client_id}, got client_id={client_id}: "
+                "leave out client_id, fed.round(servers, batches=batches)"
             )
         return self._connection.client
 
@@ -99,7 +99,8 @@ class RemoteServers(Closing):
         if self._is_over():
             log.warning(
                 "no round is left for client %d: the task has opened all rounds of its plan, or "
-                "has all reports of this client. Start this client again when a new task begins",
+                "this client has sent all its reports. Start this client again when a new task "
+                "begins",
                 self.client_id,
             )
         while not self._is_over():

@@ -205,6 +205,6 @@ def state_of(servers: Any) -> State:
     if isinstance(servers, Mapping):
         return servers
     raise ParameterError(
-        f"load() expects LocalServers, a Coordinator, a SimulationResult or a mapping of arrays, "
-        f"got {type(servers).__name__}: fed.load(servers)"
+        "load() expects LocalServers, a Coordinator, a SimulationResult or a mapping of arrays, "
+        f"got {type(servers).__name__}: call fed.load(servers)"
     )

@@ -195,7 +195,7 @@ class _Simulation(Generic[Data]):
         changes: dict[str, Any] = {"max_clients": most, "min_clients": min(least, most)}
         if least > most:
             warnings.warn(
-                f"min_clients = {least} is lowered to {most}, the clients of a round"
+                f"min_clients = {least} is lowered to {most}, the number of clients in a round"
                 + ", so servers see a single client's update" * (most == 1)
                 + f": simulate {least} clients or more",
                 stacklevel=outside(),
@@ -222,9 +222,9 @@ class _Simulation(Generic[Data]):
             )
         if options["average"] != "weight":
             warnings.warn(
-                "weight= changes the average from 'clients' to 'weight', under which servers learn "
-                "sums of weights and step by SGD(1) by default. To ask for it, pass "
-                f"average='weight', max_weight={most} to Federated",
+                "weight= changes the average from 'clients' to 'weight', under which servers "
+                "learn sums of weights and step by SGD(1) by default. Pass average='weight', "
+                f"max_weight={most} to Federated",
                 stacklevel=outside(),
             )
         return {"average": "weight", "max_weight": most}
@@ -268,7 +268,7 @@ class _Simulation(Generic[Data]):
             raise ParameterError(
                 f"round {number}: the plan's participation limits allow {len(chosen)} of the "
                 f"{len(drawn)} clients drawn, and min_clients is {servers.plan.min_clients}: pass "
-                "sampler='cyclic', which keeps the limits, with as many clients as calibrate got",
+                "sampler='cyclic', which keeps the limits, with as many clients as calibrate() got",
                 code="participation-limit",
             )
         losses: dict[int, float] = {}
@@ -298,8 +298,8 @@ class _Simulation(Generic[Data]):
         """Say that an average by weights gets none."""
         if self.fed.plan.lane == "weight" and not self.weights:
             warnings.warn(
-                "average='weight' without weight=, so every client counts 1: pass weight=, a "
-                "function from a client's data to a whole number from 1, such as its examples",
+                "average='weight' without weight=, so every client has weight 1: pass weight=, a "
+                "function from a client's data to a whole number of 1 or more, such as weight=len",
                 stacklevel=outside(),
             )
 
@@ -307,9 +307,9 @@ class _Simulation(Generic[Data]):
         """Say how many reports the plan's participation limits refused."""
         if self.refused:
             warnings.warn(
-                f"{self.refused} reports were refused: the plan allows max_participations = "
-                f"{self.fed.plan.max_participations} at least min_separation = "
-                f"{self.fed.plan.min_separation} rounds apart. sampler='cyclic' keeps both.",
+                f"{self.refused} reports were refused: a client may send max_participations = "
+                f"{self.fed.plan.max_participations} reports, min_separation = "
+                f"{self.fed.plan.min_separation} rounds apart. Pass sampler='cyclic'.",
                 stacklevel=outside(),
             )
 
@@ -371,14 +371,14 @@ def _cohort(given: Any, every: Sequence[int], plan: SubmodelPlan) -> list[int]:
         chosen = []
     if not chosen or not set(chosen) <= set(every) or len(set(chosen)) < len(chosen):
         raise ParameterError(
-            f"the sampler gave {given!r:.80}: give distinct client numbers, from those that "
+            f"the sampler returned {given!r:.80}: return distinct client numbers from those that "
             "simulate() got"
         )
     if not plan.min_clients <= len(chosen) <= plan.max_clients:
         raise ParameterError(
-            f"the sampler gave {len(chosen)} clients, the plan opens rounds of min_clients = "
-            f"{plan.min_clients} to max_clients = {plan.max_clients}: give a number of clients in "
-            "between"
+            f"the sampler returned {len(chosen)} clients, and the plan expects min_clients = "
+            f"{plan.min_clients} to max_clients = {plan.max_clients}: return a number of clients "
+            "in this range"
         )
     return chosen
 
@@ -455,12 +455,12 @@ def _check_arguments(
         check_number(name, number)
     if not 1 <= size <= len(data):
         raise ParameterError(
-            f"clients_per_round is {size} and there are {len(data)} clients: choose a number in "
-            f"1..{len(data)}"
+            f"clients_per_round is {size} and there are {len(data)} clients: choose a number from "
+            f"1 to {len(data)}"
         )
     if rounds < 1 or evaluate_every < 1:
         raise ParameterError(
-            f"rounds is {rounds} and evaluate_every is {evaluate_every}: give at least 1 for both"
+            f"rounds is {rounds} and evaluate_every is {evaluate_every}: choose 1 or more for both"
         )
     if state not in ("fresh", "own"):
         raise ParameterError(f"optimizer_state is {state!r}: choose 'fresh' or 'own'")
@@ -473,8 +473,8 @@ def _weights_of(data: Mapping[int, Data], weight: Callable[[Data], int]) -> dict
         given = weight(one)
         if not is_whole(given) or given < 1:
             raise ParameterError(
-                f"client {client}: weight() gives {given!r}, expected a whole number from 1, as "
-                "the number of its examples"
+                f"client {client}: weight() returned {given!r}, expected a whole number of 1 or "
+                "more: return the client's number of examples, for instance"
             )
         found[client] = int(given)
     return found
@@ -485,13 +485,13 @@ def _check_plan(plan: SubmodelPlan, size: int, rounds: int, weights: Mapping[int
     if plan.max_rounds and rounds > plan.max_rounds:
         raise ParameterError(
             f"rounds is {rounds}, and the plan opens max_rounds = {plan.max_rounds}: choose fewer "
-            "rounds, or make the plan for them"
+            f"rounds, or make a plan with max_rounds={rounds}"
         )
     if not plan.min_clients <= size <= plan.max_clients:
         raise ParameterError(
-            f"a round would have {size} clients, the plan opens rounds of min_clients = "
+            f"a round would have {size} clients, and the plan expects min_clients = "
             f"{plan.min_clients} to max_clients = {plan.max_clients}: choose clients_per_round in "
-            "between, or pass Federated another max_clients"
+            "this range, or pass Federated another max_clients"
         )
     for client, weight in weights.items():
         try:

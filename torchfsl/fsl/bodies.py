@@ -231,7 +231,9 @@ class ModelBody(Body):
         own = ModelDigest(_clear_digest(self.clear), self.digests.rows)
         if not (self.digests.equals(other) and self.digests.equals(own)):
             raise ProtocolError(
-                "the two servers hold different models: nothing may go on", code="models-differ"
+                "the two servers hold different models, so this client stops: report this to "
+                "both operators",
+                code="models-differ",
             )
         tensors: dict[str, npt.NDArray[np.generic]] = {}
         start = 0

@@ -24,7 +24,6 @@ Names that are missing have their defaults below. Every layout lies within the c
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import tomllib
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchfsl.errors import ParameterError
-from torchfsl.faces import public
+from torchfsl.faces import nearest, public
 from torchfsl.fsl import privacy
 from torchfsl.fsl.cuckoo.bounds import is_within_bound
 from torchfsl.fsl.plan.coin import Coins, check_coins
@@ -106,17 +105,17 @@ class ClientPolicy:
                 )
         if type(self.noise_multiplier) is not float or not 0 <= self.noise_multiplier < 1 << 40:
             raise ParameterError(
-                f"floor noise_multiplier is {self.noise_multiplier!r}: give a float from 0, as 0.5",
+                f"floor noise_multiplier is {self.noise_multiplier!r}: choose a float of 0 or more",
                 code="invalid-policy",
             )
         if type(self.max_epsilon) is not float or not 0 <= self.max_epsilon <= _MOST_EPSILON:
             raise ParameterError(
-                f"floor max_epsilon is {self.max_epsilon!r}: give 0.0, or up to {_MOST_EPSILON:g}",
+                f"floor max_epsilon is {self.max_epsilon!r}: choose from 0.0 to {_MOST_EPSILON:g}",
                 code="invalid-policy",
             )
         if type(self.max_delta) is not float or not 0 < self.max_delta < 1:
             raise ParameterError(
-                f"floor max_delta is {self.max_delta!r}: give a float between 0 and 1, as 1e-6",
+                f"floor max_delta is {self.max_delta!r}: choose a float between 0 and 1",
                 code="invalid-policy",
             )
         if not self.lanes or not set(self.lanes) <= set(LANES):
@@ -145,7 +144,7 @@ class ClientPolicy:
         kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         if not set(values) <= set(kinds):
             unknown = sorted(set(values) - set(kinds))
-            near = difflib.get_close_matches(unknown[0], kinds, 1)
+            near = nearest(unknown[0], kinds)
             hint = f", did you mean {near[0]!r}?" if near else ""
             raise ParameterError(
                 f"unknown floors {unknown}{hint}; known: {sorted(kinds)}", code="invalid-policy"
@@ -207,7 +206,7 @@ class ClientPolicy:
         if self.sealed and not plan.server_keys:
             _refuse("server_keys", "empty", "sealed", "wants both servers' keys")
         if self.plans and plan.digest.hex() not in self.plans:
-            _refuse("digest", plan.digest.hex(), "plans", "does not list it")
+            _refuse("digest", plan.digest.hex(), "plans", "does not list this plan")
         if self.authorities and tuple(authorities) != self.authorities:
             _refuse("session", "of other servers", "authorities", f"pins {self.authorities}")
         if self.audited and not plan.audited:
@@ -245,8 +244,8 @@ class ClientPolicy:
             ):
                 raise ParameterError(
                     f"{where}{segment.num_bins} bins of theta {segment.theta} and a stash of "
-                    f"{segment.stash} are too few for k_max {segment.k_max}: rows would be left "
-                    "out, beyond the cuckoo bound",
+                    f"{segment.stash} are too few for k_max {segment.k_max}: rows would find no "
+                    "bin more often than the cuckoo bound allows",
                     code="below-policy",
                 )
 

@@ -140,13 +140,13 @@ def guarantee(
     limited = plan.max_participations or plan.min_separation > 1
     if (sampled and limited) or (sampled_blocks and plan.noise_taps):
         raise ParameterError(
-            "samples have no proof together with participation limits, nor have secret blocks with "
-            "noise_taps: leave out sampled=, or calibrate with band=1",
+            "torchfsl has no proof for samples with participation limits, or for secret blocks "
+            "with noise_taps: leave out sampled=, or calibrate with band=1",
             code="not-accounted",
         )
     if other_plan is not None and (sampled or sampled_blocks):
         raise ParameterError(
-            "samples have no proof together with another task: leave out other_plan=, or samples",
+            "torchfsl has no proof for samples together with another task: leave out other_plan=",
             code="not-accounted",
         )
     blocks = _blocks(plan, sampled) if sampled_blocks else None
@@ -280,8 +280,8 @@ def _check_ask(epsilon: float, delta: float, clients: int, lane_share: float, sh
         raise ParameterError(f"delta is {delta!r}: choose a number in (0, 1), such as 1e-6")
     if clients and delta * clients >= 1:
         raise ParameterError(
-            f"delta is {delta:g} with {clients:,} clients: choose one below {1 / clients:.6g}, or "
-            "the guarantee permits to disclose a whole client",
+            f"delta is {delta:g} with {clients:,} clients: choose a delta below "
+            f"{1 / clients:.6g}, because a larger delta allows disclosure of a whole client",
             code="out-of-range",
         )
 
@@ -294,14 +294,14 @@ def _wanted(
     slack = rounds * sum(_num_values(plan)) * _ROUNDING_SLACK + spent.slack
     if epsilon <= 4 * slack:
         raise ParameterError(
-            f"no noise reaches epsilon {epsilon} in {rounds} rounds: ask for more than "
+            f"no noise reaches epsilon {epsilon} in {rounds} rounds: choose more than "
             f"{5 * slack:.2g}", code="epsilon-unreachable")  # fmt: skip
     whole = float(accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack)))
     room = whole**-2 - spent.gaussian**-2
     if room <= 0:
         raise ParameterError(
-            f"other_plan spends epsilon {epsilon} alone: ask for a larger one, or give that plan "
-            "more noise", code="epsilon-unreachable")  # fmt: skip
+            f"other_plan alone spends epsilon {epsilon}: choose a larger epsilon, or more noise "
+            "in other_plan", code="epsilon-unreachable")  # fmt: skip
     return float(room**-0.5)
 
 
@@ -327,8 +327,8 @@ def _blocks(plan: Plan, sampled: tuple[int, int] | None) -> tuple[int, int]:
     segment = plan.segments[0]
     if len(plan.segments) > 1 or segment.is_dense or plan.lane_values or sampled is not None:
         raise ParameterError(
-            "sampled_blocks is stated for plans of one segment of trees without a lane, and not "
-            "together with sampled: also send the rest as blocks, or leave it out"
+            "sampled_blocks needs a plan of one segment with trees and average='clients', and no "
+            "sampled=: send all parameters as blocks, or leave out sampled_blocks"
         )
     return segment.k_max, segment.m
 
@@ -346,7 +346,8 @@ def _checked_rounds(plan: Plan, delta: float, rounds: int) -> int:
     (rounds,) = whole_numbers(rounds=rounds)
     if not rounds and not plan.max_rounds:
         raise ParameterError(
-            "say for how many rounds: pass rounds=100, or make the plan with max_rounds=100",
+            "the number of rounds is missing: pass rounds=100, or make the plan with "
+            "max_rounds=100",
             code="rounds-missing",
         )
     if not is_real(delta) or not 0 < delta < 1 or rounds < 0:

@@ -80,14 +80,14 @@ def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
     _check_pair(servers)
     if servers[0].model is servers[1].model:
         raise ParameterError(
-            "both servers hold one ServerModel object, to which every sum would be applied twice: "
-            "make one for each, ServerModel(state) twice",
+            "both servers have one ServerModel object, so each aggregate would be applied twice: "
+            "pass each server its own ServerModel(state)",
             code="shared-model",
         )
     if servers[0].model.optimizer is servers[1].model.optimizer:
         raise ParameterError(
-            "both servers' models hold one optimizer object, whose state, if any, would move "
-            "twice: make one for each, ServerModel(state, ServerAdam(0.01)) twice",
+            "both servers' models have one optimizer object, so its state would change twice: "
+            "pass each server its own ServerModel(state, ServerAdam(0.01))",
             code="shared-optimizer",
         )
     states: list[bytes] = []
@@ -131,8 +131,8 @@ def finish_round(servers: tuple[Server, Server], *, auditors: tuple[Auditor, ...
         if RoundState.OPEN not in states:
             names = " and ".join(state.value for state in states)
             raise ProtocolError(
-                f"there is no open round to finish, the servers are {names}: begin one, or wait "
-                "for the call that is finishing it",
+                f"there is no open round to finish, and the servers are {names}: call "
+                "begin_round() first, or wait until the other call of finish_round() returns",
                 code="no-open-round",
             )
         with abandoned_on_error(*servers):
@@ -148,10 +148,10 @@ def _check_pair(servers: object) -> None:
         ParameterError: with what to pass instead.
     """
     pair, remedy = "a round needs (server 0, server 1), in this order", "pass both as a tuple"
-    expect_a((tuple, list), servers, f"{pair}; what was given", remedy)
+    expect_a((tuple, list), servers, f"{pair}; the argument servers", remedy)
     assert isinstance(servers, tuple | list)
     for server in servers:
-        expect_able(("party", "open_round"), server, f"{pair}; one of those given", remedy)
+        expect_able(("party", "open_round"), server, f"{pair}; one element", remedy)
     if [server.party for server in servers] != [0, 1]:
         raise ParameterError(
             f"{pair}, and got {[server.party for server in servers]}: {remedy}", code="server-order"

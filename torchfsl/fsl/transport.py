@@ -109,7 +109,9 @@ def connected(servers: Transport | tuple[Endpoint, Endpoint]) -> Transport:
         expect_able(("send", "fetch"), servers, "servers", remedy)
         return servers
     if len(servers) != 2:
-        raise ParameterError(f"servers are {len(servers)}: {remedy}", code="two-servers-needed")
+        raise ParameterError(
+            f"expected two servers, got {len(servers)}: {remedy}", code="two-servers-needed"
+        )
     for server in servers:
         expect_able(("receive", "relay", "reply"), server, "one of the servers", remedy)
     return InProcess(*servers)

@@ -94,7 +94,7 @@ def mask_update(union_plan: Plan, indices: Mapping[str, npt.ArrayLike]) -> Updat
     names = [segment.name for segment in union_plan.segments]
     if union_plan.payload != "masks" or set(indices) != set(names):
         raise ParameterError(
-            f"masks are for a union's plan; give positions for segments {names}",
+            f"expected a plan from plan_union() and positions for the segments {names}",
             code="segments-differ",
         )
     update: Update = {}
@@ -147,7 +147,9 @@ def restrict(
         segment = segment_with_trees(plan, name)
         subset = tuple(int(position) for position in np.asarray(union))
         if not subset:
-            raise ParameterError(f"segment {name!r}: the union is empty, there is nothing to do")
+            raise ParameterError(
+                f"segment {name!r}: the union is empty, so there is nothing to send"
+            )
         spec = SegmentSpec(**vars_of(segment) | {"subset": subset})
         checks = segment.check_bytes, segment.tag_bytes
         width = 8 * plan.value_bytes(segment)
@@ -226,10 +228,12 @@ def advise_union(
     """
     segment = segment_with_trees(plan, name)
     if not 1 <= num_clients <= plan.max_clients or rounds < 1:
-        raise ParameterError(f"needs 1 <= num_clients <= {plan.max_clients} and rounds >= 1")
+        raise ParameterError(
+            f"expected num_clients from 1 to {plan.max_clients}, and rounds of 1 or more"
+        )
     bound = min(union_bound or num_clients * segment.k_max, segment.index_space)
     if bound < 1:
-        raise ParameterError("union_bound is at least 1")
+        raise ParameterError("expected a union_bound of 1 or more")
     # The last positions have the most digits, so no union of that size makes a longer plan.
     last = range(segment.index_space - bound, segment.index_space)
     smaller = restrict(plan, {name: list(last)})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import logging
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchfsl.errors import ParameterError
+from torchfsl.faces import nearest
 from torchfsl.service.net.addresses import split_address, user_path
 from torchfsl.service.server.logs import LEVELS, set_level
 
@@ -301,7 +301,7 @@ def _floors(section: Mapping[str, Any], given: Mapping[str, Any]) -> ClientPolic
 
 
 def _nearest(unknown: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(unknown, known, 1)
+    near = nearest(unknown, known)
     return f"did you mean {near[0]}?" if near else f"choose among {', '.join(known)}"
 
 

@@ -18,7 +18,8 @@ def check_amount(what: str, amount: float | int) -> None:
     whole = isinstance(amount, int) and not isinstance(amount, bool)
     if not ((whole and amount >= 1) or (isinstance(amount, float) and 0 < amount <= 1)):
         raise ParameterError(
-            f"{what} is {amount!r}: give a fraction in (0, 1] as a float or a count >= 1 as an int",
+            f"{what} is {amount!r}: choose a fraction in (0, 1] as a float, or a count of 1 or "
+            "more as an int",
             code="out-of-range",
         )
 
@@ -27,6 +28,6 @@ def check_block(block: int) -> None:
     """Refuse blocks of no values."""
     if type(block) is not int or block < 1:
         raise ParameterError(
-            f"block is {block!r}: give the values of a block, a whole number from 1",
+            f"block is {block!r}: choose the number of values in a block, 1 or more",
             code="out-of-range",
         )

@@ -70,8 +70,8 @@ class CorrelatedNoise:
             lacking = [r for r, own in zip(past, held, strict=True) if r not in (own, NO_ROUND)]
             if lacking:
                 raise ProtocolError(
-                    f"the share builds on noise of rounds {lacking}, which is not here: the round "
-                    "ends unopened. Open another round, in which this noise counts as 0"
+                    f"the share needs the noise of rounds {lacking}, which is missing here: the "
+                    "round ends unopened. Open another round, in which this noise counts as 0"
                 )
             for lag in self._lags:
                 if past[lag - 1] == NO_ROUND:
@@ -118,5 +118,7 @@ class CorrelatedNoise:
         values += 1 << (self._bits - 1)
         values >>= self._bits
         if values.size and max(int(values.max()), -int(values.min())) > _LIMIT:
-            raise ProtocolError("correlated noise left 32 bits: the round ends unopened")
+            raise ProtocolError(
+                "the correlated noise does not fit 32 bits: the round ends unopened"
+            )
         self.slots[self.index % band, where] = values

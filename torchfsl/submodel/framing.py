@@ -109,7 +109,9 @@ class Framing(Generic[AnyPlan, Kind]):
     ) -> bytes:
         """The header of a message whose body is the parts; see `encode`."""
         if not (0 <= round_number < 1 << 64 and 0 <= client < 1 << 64):
-            raise ParameterError("round and client numbers lie in [0, 2**64)", code="out-of-range")
+            raise ParameterError(
+                "expected round and client numbers from 0 to 2**64 - 1", code="out-of-range"
+            )
         return self.head(plan, kind, sum(map(len, parts)), party, round_number, client)
 
     def encode(
@@ -132,20 +134,24 @@ class Framing(Generic[AnyPlan, Kind]):
         """
         if len(data) < HEADER_BYTES:
             raise DecodeError(
-                f"a header of {len(data)} bytes is too short; it has {HEADER_BYTES}", code="length"
+                f"expected a header of {HEADER_BYTES} bytes, got {len(data)} bytes", code="length"
             )
         magic, version, code, *about, size, digest = self.layout.unpack_from(data)
         if magic != self.magic:
-            raise DecodeError(f"not a torchfsl message of {self.between}", code="not-a-message")
+            raise DecodeError(
+                f"the bytes are not a torchfsl message of {self.between}", code="not-a-message"
+            )
         if version != self.version:
             raise DecodeError(
-                f"message of wire version {version}, this side speaks {self.version}: upgrade the "
+                f"the message has wire version {version}, expected {self.version}: upgrade the "
                 f"{'receiver' if version > self.version else 'sender'}",
                 code="version",
             )
         if code not in expected:
             names = ", ".join(kind.name for kind in expected)
-            raise DecodeError(f"message kind {code}; expected one of {names}", code="wrong-kind")
+            raise DecodeError(
+                f"expected a message of kind {names}, got kind {code}", code="wrong-kind"
+            )
         if digest != plan.digest:
             raise DecodeError(
                 "the message belongs to another plan: fetch the current plan", code="another-plan"
@@ -165,7 +171,9 @@ class Framing(Generic[AnyPlan, Kind]):
         """
         kind, (party, round_number, client), size = self.opened(plan, data, expected)
         if party not in self.parties:
-            raise DecodeError(f"{kind.name}: no message of party {party}", code="wrong-kind")
+            raise DecodeError(
+                f"{kind.name}: party {party} cannot send this message", code="wrong-kind"
+            )
         length = self.lengths(plan).get(kind)
         if length and not length.allows(size):
             raise DecodeError(
@@ -203,8 +211,8 @@ class Framing(Generic[AnyPlan, Kind]):
         code = kind_code(data)
         if code not in set(self.kinds):
             raise DecodeError(
-                f"a header of {len(data)} bytes and kind {code}: it has {HEADER_BYTES}, and a kind "
-                f"of {self.between}",
+                f"expected a header of {HEADER_BYTES} bytes with a kind of {self.between}, got "
+                f"{len(data)} bytes and kind {code}",
                 code="wrong-kind",
             )
         _, _, _, _, round_number, client, _, _ = self.layout.unpack_from(data)

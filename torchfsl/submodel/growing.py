@@ -30,7 +30,8 @@ def grown(
     if set(state) != set(model.state):
         odd = sorted(set(state) ^ set(model.state))
         raise ParameterError(
-            f"tensors came or went, and only tables can grow: {', '.join(odd)}",
+            "only rows of tables can be added, and these tensors were added or removed: "
+            f"{', '.join(odd)}",
             code="only-rows-grow",
         )
     new: dict[str, Array] = {}
@@ -38,8 +39,8 @@ def grown(
         value = np.array(state[name], dtype=old.dtype)
         if value.shape[1:] != old.shape[1:] or value.shape[:1] < old.shape[:1]:
             raise ParameterError(
-                f"{name} was {old.shape} and is to be {value.shape}: rows can be added at the end, "
-                "nothing else can change",
+                f"{name} has shape {old.shape} and would get shape {value.shape}: change the "
+                "number of rows only, and add rows at the end",
                 code="only-rows-grow",
             )
         value[tuple(slice(n) for n in old.shape)] = old
@@ -64,7 +65,7 @@ def _moment(
     if name not in new:
         raise ParameterError(
             f"{type(optimizer).__name__} keeps {key!r}, which belongs to no tensor of the model, "
-            "so its state cannot grow: begin with a new optimizer state",
+            "so its state cannot grow: start with a new optimizer state",
             code="optimizer-state",
         )
     old, value = model.state[name], new[name]

@@ -67,13 +67,13 @@ def check_finite(tensors: Mapping[str, Array], what: str, kind: Download) -> Non
     """
     for name, values in tensors.items():
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
-            why = ": the servers go back to an earlier model"
+            why = ": load an earlier model at the servers"
             if kind == "float16" and not np.isnan(values).any():
                 why = (
-                    ", and download='float16' ends at 65504: plan with download='bfloat16' or "
-                    "'full'"
+                    ", and download='float16' ends at 65504: make a plan with download='bfloat16' "
+                    "or 'full'"
                 )
             raise ProtocolError(
-                f"the model's {what}{name!r} has values that are not finite{why}",
+                f"the model's {what}{name!r} has NaN or infinite values{why}",
                 code="model-not-finite",
             )

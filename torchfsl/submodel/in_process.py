@@ -167,6 +167,6 @@ class OfCohort(Generic[_Member]):
         """
         if client not in self._cohort:
             raise ParameterError(
-                f"client {client} is not in this round's cohort", code="not-in-cohort"
+                f"client {client} is not one of the clients of this round", code="not-in-cohort"
             )
         return self._cohort[client]

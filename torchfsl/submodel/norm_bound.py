@@ -50,23 +50,26 @@ def l2_bound(encoding: FixedPoint, norm: float) -> int:
     Raises:
         ParameterError: if the norm is below 0, above 2**62 units, or positive and below one unit.
     """
-    expect_a(FixedPoint, encoding, "encoding", "give it the one of Federated(encoding=)")
+    expect_a(FixedPoint, encoding, "encoding", "pass the FixedPoint of Federated(encoding=)")
     if not is_real(norm) or not 0 <= norm < math.inf:
-        raise ParameterError(f"the norm is {norm!r}: give a number from 0, which sets no bound")
+        raise ParameterError(
+            f"the norm is {norm!r}: choose a number of 0 or more (0 sets no bound)"
+        )
     try:
         bound = math.floor(math.ldexp(norm, encoding.frac_bits))
     except OverflowError:
         bound = MAX_BOUND + 1
     if bound > MAX_BOUND:
         raise ParameterError(
-            f"the norm {norm} is beyond 2**62 units of an encoding with {encoding.frac_bits} "
-            "fraction bits, which bounds nothing: take a smaller one",
+            f"the norm {norm} is above 2**62 units of an encoding with "
+            f"frac_bits={encoding.frac_bits}: choose a smaller norm",
             code="out-of-range",
         )
     if norm and not bound:
         raise ParameterError(
             f"the norm {norm} is below {math.ldexp(1, -encoding.frac_bits):g}, one unit of an "
-            f"encoding with {encoding.frac_bits} fraction bits: take more of them, or a larger one",
+            f"encoding with frac_bits={encoding.frac_bits}: choose a larger norm, or more "
+            "frac_bits",
             code="bound-too-small",
         )
     found = _Bound(bound)
@@ -82,8 +85,8 @@ def check_bound(bound: int, encoding: FixedPoint) -> None:
     """
     if isinstance(bound, _Bound) and bound.frac_bits != encoding.frac_bits:
         raise ParameterError(
-            f"l2_bound is for frac_bits={bound.frac_bits}, and the plan's encoding has "
-            f"frac_bits={encoding.frac_bits}: give one FixedPoint to Federated(encoding=) and to "
+            f"l2_bound was made for frac_bits={bound.frac_bits}, and the plan's encoding has "
+            f"frac_bits={encoding.frac_bits}: pass one FixedPoint to Federated(encoding=) and to "
             "privacy.l2_bound",
             code="encodings-differ",
         )
@@ -143,9 +146,9 @@ def part_norm(bound: int, parts: int, width: int) -> float:
     room = bound / math.sqrt(parts) - math.sqrt(width)
     if room <= 0:
         raise ParameterError(
-            f"l2_bound is {bound} units of the encoding, of which {parts} blocks of {width} "
-            f"values each need more than {math.sqrt(width * parts):.3g} for their rounding: take "
-            "more frac_bits, a larger l2_bound, or fewer blocks",
+            f"l2_bound is {bound} units of the encoding, and the rounding of {parts} blocks of "
+            f"{width} values can need more than {math.sqrt(width * parts):.3g} units: use more "
+            "frac_bits, a larger l2_bound, or fewer blocks",
             code="bound-too-small",
         )
     return room

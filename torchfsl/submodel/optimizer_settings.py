@@ -57,7 +57,8 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         if self.name not in _STATES:
             raise ParameterError(
-                f"server optimizer {self.name!r} is unknown; use one of {', '.join(_STATES)}",
+                f"the server optimizer {self.name!r} is unknown: choose one of "
+                f"{', '.join(_STATES)}",
                 code="unknown-option",
             )
         for field_ in dataclasses.fields(self)[1:]:
@@ -66,22 +67,24 @@ class OptimizerSettings:
         rates = self.rates
         if not isinstance(rates, Mapping) or not all(isinstance(name, str) for name in rates):
             raise ParameterError(
-                "expected rates of the server optimizer as a mapping by name of a tensor"
+                "expected rates of the server optimizer as a mapping from names of tensors to rates"
             )
         if self.name != "lazy-adam" and rates:
             raise ParameterError(
-                f"rates is a setting of lazy-adam, and {self.name} takes none: leave it out",
+                f"rates is a setting of lazy-adam, and the server optimizer is {self.name}: leave "
+                "out rates",
                 code="unused-option",
             )
         if self.name != "sgd" and (self.momentum != 0 or self.lr_decay != 1):
             raise ParameterError(
-                f"momentum and lr_decay are settings of sgd, and {self.name} takes neither: leave "
-                "them out",
+                "momentum and lr_decay are settings of sgd, and the server optimizer is "
+                f"{self.name}: leave out both",
                 code="unused-option",
             )
         if self.name != "ftrl" and (self.beta, self.l1, self.l2) != (1, 0, 0):
             raise ParameterError(
-                f"beta, l1 and l2 are settings of ftrl: {self.name} takes none",
+                f"beta, l1 and l2 are settings of ftrl, and the server optimizer is {self.name}: "
+                "leave out all three",
                 code="unused-option",
             )
         self.build()
@@ -121,7 +124,8 @@ class OptimizerSettings:
         wanted |= set(optimizer.state())  # of a fresh one: what belongs to no tensor
         if set(moments) != wanted or not names <= set(tensors):
             raise DecodeError(
-                f"not the state of {self.name} on the model's tensors", code="optimizer-state"
+                f"expected the state of {self.name} for the model's tensors, got another state",
+                code="optimizer-state",
             )
         for name, value in moments.items():
             is_count = name == "round"

@@ -36,14 +36,14 @@ class Participation:
         if 0 < self._most <= self.counts.get(client, 0):
             raise RejectedSubmission(
                 f"client {client} has sent all of its max_participations = {self._most} reports: "
-                "leave it out of this round and of later ones",
+                "leave out this client in this round and in later rounds",
                 code="participations-spent",
             )
         wait = self.last.get(client, index - self._separation) + self._separation - index
         if wait > 0:
             raise RejectedSubmission(
-                f"client {client} comes too early: leave it out until {wait} more rounds have "
-                "opened, this one included",
+                f"client {client} participates too early: leave out this client until {wait} more "
+                "rounds have opened, including this round",
                 code="too-early",
             )
 
@@ -76,7 +76,7 @@ def check_rounds(plan: SubmodelPlan, opened: int) -> None:
     if 0 < plan.max_rounds <= opened:
         raise ProtocolError(
             f"all max_rounds = {plan.max_rounds} rounds of the plan were opened: stop here, or "
-            "make a new Federated and plan, whose privacy budget comes on top of the spent one",
+            "make a new Federated and plan, whose privacy budget adds to the spent budget",
             code="rounds-spent",
         )
 
@@ -90,23 +90,25 @@ def limits_of(rounds: int, most: int, apart: int, band: int | None) -> tuple[dic
     most, apart = whole_numbers(max_participations=most, min_separation=apart)
     if most < 0 or not 1 <= apart <= rounds:
         raise ParameterError(
-            f"max_participations is {most} and min_separation {apart}: choose max_participations "
-            f"from 0, and min_separation from 1 to {rounds}, the rounds",
+            f"max_participations is {most} and min_separation is {apart}: choose "
+            f"max_participations of 0 or more, and min_separation from 1 to {rounds}, the number "
+            "of rounds",
             code="participation-limit",
         )
     band = min(apart, correlation.MAX_BAND, rounds) if band is None else band
     if not 1 <= band <= min(apart, correlation.MAX_BAND):
         raise ParameterError(
-            f"correlated over {band} rounds, a client may return after {apart}, so its reports "
-            f"overlap: choose a band from 1 to {min(apart, correlation.MAX_BAND)}, or reports "
-            "further apart",
+            f"the noise is correlated over band={band} rounds, and a client may report again after "
+            f"min_separation={apart} rounds: choose a band from 1 to "
+            f"{min(apart, correlation.MAX_BAND)}, or a larger min_separation",
             code="participation-limit",
         )
     if not most and apart == 1:
         return {"max_rounds": rounds}, 1  # servers open no more than are charged
     fits = -(-rounds // apart)
     if most > fits:
-        log.warning("%d rounds hold %d reports %d apart: max_participations is lowered to that",
+        log.warning("%d rounds have room for %d reports of a client, %d rounds apart: "
+                    "max_participations is lowered to this number",
                     rounds, fits, apart)  # fmt: skip
     most = min(most or fits, fits)
     return {"max_rounds": rounds, "max_participations": most, "min_separation": apart}, band
@@ -126,6 +128,6 @@ def check_clients(plan: SubmodelPlan, rounds: int, count: int, apart: int, clien
         ways += ["more clients", "or a higher max_participations with a lower min_separation"]
         raise ParameterError(
             f"{clients} clients with {count} reports each, {apart} rounds apart, do not fill "
-            f"{rounds} rounds of {each}: choose one of {', '.join(ways)}",
+            f"{rounds} rounds of {each} clients: choose one of {', '.join(ways)}",
             code="participation-limit",
         )

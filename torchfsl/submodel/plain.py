@@ -174,18 +174,20 @@ class Plain:
         """
         if round_number != self._number:
             raise RejectedSubmission(
-                f"message for round {round_number}, open is {self._number}: start again",
+                f"the message is for round {round_number}, and the open round is {self._number}: "
+                "call fed.round() again",
                 code="wrong-round",
             )
         if client in self._sum.weights:
             raise RejectedSubmission(
-                f"client {client} has reported in this round already; it may participate again "
-                "in the next one",
+                f"client {client} has already reported in this round: participate again in the "
+                "next round",
                 code="already-submitted",
             )
         if len(self._sum.weights) == self.plan.max_clients:
             raise RejectedSubmission(
-                f"the round is full: the plan allows {self.plan.max_clients} clients",
+                f"the round is full: the plan allows {self.plan.max_clients} clients. Participate "
+                "in the next round",
                 code="round-full",
             )
         self.participation.check(client, self.rounds_opened)

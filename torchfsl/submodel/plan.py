@@ -118,12 +118,12 @@ class SubmodelPlan:
         names = [segment.name for segment in self.segments]
         if not names or len(set(names)) != len(names):
             raise ParameterError(
-                f"the plan has the segments {names}: give one or more, whose names must differ"
+                f"the plan has the segments {names}: pass one or more segments with distinct names"
             )
         owned = [tensor.name for segment in self.segments for tensor in segment.tensors]
         if len(set(owned)) != len(owned):
             raise ParameterError(
-                "a tensor stands in two segments: aggregate it once", code="tensor-twice"
+                "a tensor is in two segments: put each tensor into one segment", code="tensor-twice"
             )
 
     @functools.cached_property
@@ -173,7 +173,7 @@ class SubmodelPlan:
             if segment.name == name:
                 return segment
         raise ParameterError(
-            f"the plan has no segment {name!r}; it has {[s.name for s in self.segments]}",
+            f"the plan has no segment {name!r}: choose from {[s.name for s in self.segments]}",
             code="unknown-segment",
         )
 
@@ -284,8 +284,8 @@ def check_suite(plan: SubmodelPlan, version: int, suite: str) -> None:
     stated = vars(plan)["wire_version"], vars(plan)["suite"]
     if stated != (version, suite):
         raise ParameterError(
-            f"plan of version {stated[0]} and suite {stated[1]!r}, this library has {version} and "
-            f"{suite!r}",
+            f"the plan has version {stated[0]} and suite {stated[1]!r}, and this torchfsl expects "
+            f"{version} and {suite!r}",
             code="version",
         )
 
@@ -298,8 +298,8 @@ def check_plain(plan: SubmodelPlan, why: str) -> None:
     """
     if any(s.download != "full" or s.encoding is not None for s in plan.segments):
         raise ParameterError(
-            f"{why}: leave out encodings of segments, and download 'full', since clients get the "
-            "model as it is",
+            f"{why}: leave out encodings of segments, and use download='full', because clients "
+            "download the exact model",
             code="unsupported-plan",
         )
 
@@ -313,16 +313,17 @@ def _check_clients(plan: SubmodelPlan) -> None:
     """Refuse numbers of clients, weights or rounds that contradict each other or the lane."""
     if not 1 <= plan.min_clients <= plan.max_clients:
         raise ParameterError(
-            f"needs 1 <= min_clients ({plan.min_clients}) <= max_clients ({plan.max_clients}): "
-            "plan for more clients, or lower min_clients (1 opens a single client's update)",
+            f"expected 1 <= min_clients <= max_clients, got min_clients={plan.min_clients} and "
+            f"max_clients={plan.max_clients}: choose a larger max_clients, or a smaller "
+            "min_clients (1 opens a single client's update)",
             code="client-limits",
         )
     if plan.lane not in LANES:
         raise ParameterError(f"lane is {plan.lane!r}; choose one of {LANES}")
     if plan.max_weight < 1 or (plan.max_weight > 1 and plan.lane != "weight"):
         raise ParameterError(
-            f"max_weight is {plan.max_weight} with lane={plan.lane!r}: choose 1 or more under "
-            "lane='weight', and 1, which is the default, under the others",
+            f"max_weight is {plan.max_weight} with lane={plan.lane!r}: choose 1 or more with "
+            "lane='weight', and 1 with any other lane",
             code="weight-limit",
         )
     if plan.max_rounds < 0:
@@ -338,7 +339,8 @@ def _check_clients(plan: SubmodelPlan) -> None:
         )
     if plan.min_contributors > 1 and plan.lane != "count":
         raise ParameterError(
-            "min_contributors above 1 needs lane='count', which counts them",
+            "min_contributors above 1 needs a count of clients per row: use lane='count' "
+            "(average='rows')",
             code="contributor-limit",
         )
 
@@ -348,23 +350,25 @@ def _check_noise(plan: SubmodelPlan) -> None:
     bound, sigma, lane_sigma = plan.l2_bound, plan.noise_sigma, plan.lane_sigma
     if not (0 <= bound <= MAX_BOUND and all(0 <= s <= MAX_SIGMA for s in (sigma, lane_sigma))):
         stated = f"l2_bound is {bound}, noise_sigma {sigma} and lane_sigma {lane_sigma}"
-        raise ParameterError(f"{stated}: choose from 0 up to {MAX_BOUND}, {MAX_SIGMA}, {MAX_SIGMA}")
+        raise ParameterError(
+            f"{stated}: choose numbers from 0 to {MAX_BOUND}, {MAX_SIGMA} and {MAX_SIGMA}"
+        )
     if bound and bound * bound < values_per_client(plan):
         raise ParameterError(
-            f"l2_bound is {bound}, in steps of {2.0**-plan.encoding.frac_bits:g}, and rounding "
-            f"{values_per_client(plan)} values can exceed it: use a bound of "
-            f"{math.isqrt(values_per_client(plan)) + 1}, or that of privacy.l2_bound",
+            f"l2_bound is {bound} units of {2.0**-plan.encoding.frac_bits:g}, and rounding "
+            f"{values_per_client(plan)} values can exceed this bound: use an l2_bound of "
+            f"{math.isqrt(values_per_client(plan)) + 1} or more, for example from privacy.l2_bound",
             code="bound-too-small",
         )
     _check_bounds(plan)
     if sigma and not bound:
         raise ParameterError(
-            "noise guarantees nothing without l2_bound: set both", code="noise-without-bound"
+            "noise_sigma guarantees nothing without l2_bound: set both", code="noise-without-bound"
         )
     if (lane_sigma > 0) != (sigma > 0 and plan.lane != "none"):
         raise ParameterError(
-            f"lane_sigma is {lane_sigma} and noise_sigma {sigma}: set both above 0 under "
-            "average='rows' or 'weight', as privacy.calibrate() does, else lane_sigma=0",
+            f"lane_sigma is {lane_sigma} and noise_sigma {sigma}: choose both above 0 with "
+            "average='rows' or 'weight', as privacy.calibrate() does, and lane_sigma=0 otherwise",
             code="lane-noise",
         )
     cohort = plan.max_clients * plan.max_weight
@@ -372,9 +376,9 @@ def _check_noise(plan: SubmodelPlan) -> None:
         for what, most, s in (("a sum", encoding.q_max, sigma), ("the lane's sum", 1, lane_sigma)):
             if cohort * most + noise_tail(s, plan.noise_growth) > encoding.capacity:
                 raise ParameterError(
-                    f"{what} of {plan.max_clients} clients with both servers' noise would "
-                    f"overflow the ring's limit {encoding.capacity}: use more ring_bits, fewer "
-                    "frac_bits, less noise",
+                    f"{what} of {plan.max_clients} clients with both servers' noise would overflow "
+                    f"the ring's limit {encoding.capacity}: use more ring_bits, fewer frac_bits or "
+                    "less noise",
                     code="ring-overflow",
                 )
 
@@ -386,14 +390,14 @@ def _check_bounds(plan: SubmodelPlan) -> None:
         own, least = segment.l2_bound, segment.k_max * segment.tau
         if own and not bound:
             raise ParameterError(
-                f"segment {segment.name!r} has l2_bound {own}, and the plan has none: give also "
-                "l2_bound= of the plan, the norm of all segments together"
+                f"segment {segment.name!r} has l2_bound {own}, and the plan has none: also pass "
+                "l2_bound= of the plan, the bound on the norm of all segments together"
             )
         if own and not least <= own * own <= bound * bound:
             raise ParameterError(
-                f"segment {segment.name!r}: expected an l2_bound from what rounding "
-                f"its values alone can need, {math.isqrt(least - 1) + 1}, up to the plan's, "
-                f"{bound}, got {own}",
+                f"segment {segment.name!r}: expected an l2_bound from {math.isqrt(least - 1) + 1}, "
+                f"which rounding the values can need, to {bound}, the l2_bound of the plan, got "
+                f"{own}",
                 code="bound-too-small",
             )
 
@@ -404,8 +408,7 @@ def _check_sum_bound(plan: SubmodelPlan) -> None:
         raise ParameterError(f"sum_bound is {plan.sum_bound!r}: choose True or False")
     if plan.sum_bound and not (plan.l2_bound and plan.limits_participation):
         raise ParameterError(
-            "sum_bound bounds sums of updates within l2_bound, at the two servers of torchfsl.Plan:"
-            " set l2_bound there, or leave sum_bound out",
+            "sum_bound needs a torchfsl.Plan with l2_bound: set l2_bound, or leave out sum_bound",
             code="unsupported-plan",
         )
 
@@ -420,7 +423,8 @@ def _check_participation(plan: SubmodelPlan) -> None:
         return
     if not plan.limits_participation:
         raise ParameterError(
-            f"{type(plan).__name__} takes no participation limits, noise_taps or clip: omit them",
+            f"{type(plan).__name__} does not support participation limits, noise_taps or clip: "
+            "leave out these settings",
             code="unsupported-plan",
         )
     needs = ("l2_bound", "noise_sigma") if limits else ("l2_bound",)
@@ -433,8 +437,9 @@ def _check_participation(plan: SubmodelPlan) -> None:
         )
     if most < 0 or apart < 1 or (limits and not max(most, apart) <= rounds):
         raise ParameterError(
-            f"max_participations is {most}, min_separation {apart} and max_rounds {rounds}: choose "
-            "max_rounds above 0, and both others from 1 (or max_participations=0) up to it",
+            f"max_participations is {most}, min_separation is {apart} and max_rounds is {rounds}: "
+            "choose max_rounds above 0, and the other two from 1 to max_rounds (or "
+            "max_participations=0)",
             code="participation-limit",
         )
     if plan.noise_taps:
@@ -446,14 +451,14 @@ def _check_taps(plan: SubmodelPlan) -> None:
     band, apart = len(plan.noise_taps), plan.min_separation
     if apart < band:
         raise ParameterError(
-            f"correlated over {band} rounds, a client may return after {apart}, so its reports "
-            f"overlap: set min_separation={band} or band={apart}",
+            f"the noise is correlated over {band} rounds, and a client may report again after "
+            f"{apart} rounds: set min_separation={band} or band={apart}",
             code="participation-limit",
         )
     if plan.opens_counts_first or plan.keeps_positions:
         raise ParameterError(
-            "min_contributors or max_epochs above 1 and noise_taps are not accounted together: "
-            "calibrate with band=1",
+            "torchfsl cannot compute the privacy of noise_taps with min_contributors or "
+            "max_epochs above 1: calibrate with band=1",
             code="not-accounted",
         )
     most = max(plan.noise_sigma, plan.lane_sigma)
@@ -468,7 +473,7 @@ def _check_encodings(plan: SubmodelPlan) -> None:
         where = f"segment {segment.name!r}"
         if segment.encoding.rounding != plan.encoding.rounding:
             raise ParameterError(
-                f"{where} rounds {segment.encoding.rounding!r}, the plan "
+                f"{where} has rounding={segment.encoding.rounding!r}, and the plan has "
                 f"{plan.encoding.rounding!r}: choose one rounding for all segments",
                 code="encodings-differ",
             )
@@ -480,8 +485,8 @@ def check_unit(segment: Segment, encoding: FixedPoint, l2_bound: int) -> None:
     own = segment.encoding or encoding
     if l2_bound and own.frac_bits != encoding.frac_bits:
         raise ParameterError(
-            f"segment {segment.name!r} has {own.frac_bits} frac_bits, the plan "
-            f"{encoding.frac_bits}: l2_bound is one norm in one unit, so give all segments as many "
-            "(clips may differ, and with proofs='none' ring_bits), or plan without l2_bound",
+            f"segment {segment.name!r} has frac_bits={own.frac_bits}, and the plan has "
+            f"frac_bits={encoding.frac_bits}. l2_bound needs one unit: use one frac_bits for all "
+            "segments (clip and, with proofs='none', ring_bits may differ), or no l2_bound",
             code="encodings-differ",
         )

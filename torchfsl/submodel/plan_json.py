@@ -41,7 +41,7 @@ def read_plan(
     """
     if len(text) > _MAX_BYTES:
         raise DecodeError(
-            f"a plan of {len(text)} bytes exceeds {_MAX_BYTES}", code="plan-too-large"
+            f"the plan has {len(text)} bytes, expected at most {_MAX_BYTES}", code="plan-too-large"
         )
     try:
         fields = json.loads(text)
@@ -53,9 +53,13 @@ def read_plan(
             shared["noise_taps"] = tuple(fields["noise_taps"])
         plan = kind(**{**fields, **shared, **own(fields)})
     except (ParameterError, TypeError, KeyError, ValueError, RecursionError) as error:
-        raise DecodeError(f"not a valid plan: {error}", code="invalid-plan") from error
+        raise DecodeError(f"the text is not a valid plan: {error}", code="invalid-plan") from error
     if plan.to_json().encode() != (text.encode() if isinstance(text, str) else text):
-        raise DecodeError("not a canonical plan: fields or formatting differ", code="invalid-plan")
+        raise DecodeError(
+            "the text is not a canonical plan: fields or formatting differ from those of "
+            "plan.to_json()",
+            code="invalid-plan",
+        )
     return plan
 
 

@@ -56,7 +56,7 @@ def expect_state(state: Enum, needed: Enum) -> None:
     """
     if state is not needed:
         raise ProtocolError(
-            f"the round is {state.value}, this step needs {needed.value}",
+            f"the round is {state.value}, and this step needs a round that is {needed.value}",
             code="round-open" if state.value == "open" else "wrong-step",
         )
 
@@ -76,7 +76,7 @@ class ApplyOnce:
         """
         if not self.given:
             raise ProtocolError(
-                "these sums were applied already, or never opened: open a round",
+                "this aggregate was already applied, or was not opened: open a new round",
                 code="already-applied",
             )
         self.given = False

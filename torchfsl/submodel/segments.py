@@ -128,7 +128,7 @@ class Segment:
         if not self.tensors:
             raise ParameterError(f"{where} has no tensors")
         if type(self.l2_bound) is not int or self.l2_bound < 0:
-            raise ParameterError(f"{where}: l2_bound is {self.l2_bound!r}, not an integer from 0")
+            raise ParameterError(f"{where}: l2_bound is {self.l2_bound!r}: choose 0 or more")
         if not 1 <= self.m <= MAX_POSITIONS:
             raise ParameterError(
                 f"{where}: m is {self.m}, above the limit of {MAX_POSITIONS} positions",
@@ -136,39 +136,42 @@ class Segment:
             )
         if self.tau < 1 or not 1 <= self.k_max <= self.m:
             raise ParameterError(
-                f"{where}: needs tau >= 1 and 1 <= k_max <= m = {self.m}", code="row-limit"
+                f"{where}: expected tau >= 1 and 1 <= k_max <= m = {self.m}", code="row-limit"
             )
         if self.m != (len(self.subset) or self.index_space):
-            raise ParameterError(f"{where}: m = {self.m} does not fit its tensors or subset")
+            raise ParameterError(f"{where}: m = {self.m} is not the size of its tensors or subset")
         self._check_subset(where)
         if len({t.dtype for t in self.tensors}) > 1 and self.policy == "rows":
-            raise ParameterError(f"{where}: its tensors have different dtypes")
+            raise ParameterError(f"{where}: its tables have several dtypes: use one dtype")
         if self.policy in ("scalars", "dense") and self.tau != 1:
-            raise ParameterError(f"{where}: {self.policy} has tau = 1, choose blocks for more")
+            raise ParameterError(f"{where}: {self.policy} expects tau = 1: choose blocks for more")
         if type(self.retrieve) is not bool or (self.retrieve and self.policy != "rows"):
             raise ParameterError(f"{where}: only rows can be retrieved privately")
         if type(self.binned) is not bool or (
             self.binned and self.policy not in ("scalars", "blocks")
         ):
-            raise ParameterError(f"{where}: scalars or blocks lie in public bins, nothing else")
+            raise ParameterError(f"{where}: only scalars or blocks can be in public bins")
         if self.download not in DOWNLOADS:
             raise ParameterError(
                 f"{where} has download {self.download!r}: choose one of {DOWNLOADS}",
                 code="unknown-option",
             )
         if self.download != "full" and any(t.dtype == "float16" for t in self.tensors):
-            raise ParameterError(f"{where}: its tensors have 16 bits already: download 'full'")
+            raise ParameterError(f"{where}: a tensor is float16 already: use download='full'")
 
     def _check_subset(self, where: str) -> None:
         if not self.subset:
             return
         if self.is_dense or set(map(type, self.subset)) != {int}:
-            raise ParameterError(f"{where}: a subset holds positions of a segment with trees")
+            raise ParameterError(
+                f"{where}: expected a subset of whole numbers, and of a segment that is not dense"
+            )
         if not 0 <= self.subset[0] <= self.subset[-1] < self.index_space or any(
             low >= high for low, high in itertools.pairwise(self.subset)
         ):
             raise ParameterError(
-                f"{where}: a subset is strictly increasing in [0, {self.index_space})"
+                f"{where}: expected a subset of increasing positions from 0 to "
+                f"{self.index_space - 1}"
             )
 
     @property
@@ -270,7 +273,8 @@ def default_encoding(max_clients: int, max_weight: int = 1) -> FixedPoint:
     room = (((1 << 31) - 1) // (4 * cohort)).bit_length() - 1
     if room < 1:
         raise ParameterError(
-            f"{max_clients} clients of weight up to {max_weight} leave no room in 32 bits: pass "
+            f"max_clients is {max_clients}, expected at most {((1 << 28) - 1) // max_weight} with "
+            f"max_weight={max_weight} in 32 bits: choose fewer clients, or pass "
             "encoding=torchfsl.FixedPoint(ring_bits=64, frac_bits=20, clip=4.0)"
         )
     return FixedPoint(ring_bits=32, frac_bits=min(20, room), clip=4.0)
@@ -291,11 +295,13 @@ def positions(policy: Policy, tensors: tuple[TensorSpec, ...], tau: int) -> int:
         ParameterError: rows of another width than tau, or tau below 1.
     """
     if tau < 1:
-        raise ParameterError(f"tau is {tau}; a position has at least one value")
+        raise ParameterError(f"tau is {tau}: choose 1 value or more per position")
     if policy == "rows":
         for tensor in tensors:
             if len(tensor.shape) < 2 or math.prod(tensor.shape[1:]) != tau:
-                raise ParameterError(f"{tensor.name}: rows of {tensor.shape} are not {tau} wide")
+                raise ParameterError(
+                    f"{tensor.name} has shape {tensor.shape}, expected rows of {tau} values"
+                )
         return sum(tensor.shape[0] for tensor in tensors)
     return sum(ceil_div(tensor.numel, tau) for tensor in tensors)
 

@@ -127,7 +127,8 @@ class ServerModel:
             if value is None or value.shape != tensor.shape or value.dtype.name != tensor.dtype:
                 held = "nothing" if value is None else f"{value.dtype.name}{value.shape}"
                 raise ParameterError(
-                    f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, the model {held}",
+                    f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, and the model "
+                    f"has {held}",
                     code="model-does-not-fit",
                 )
 

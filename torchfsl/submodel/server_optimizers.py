@@ -83,7 +83,7 @@ def check_server_optimizer(optimizer: object) -> None:
         ParameterError: with what to pass instead.
     """
     if isinstance(optimizer, type):
-        refuse("the server's optimizer", optimizer, f"make one, {optimizer.__name__}()")
+        refuse("the server's optimizer", optimizer, f"pass an instance, {optimizer.__name__}()")
     if optimizer is not None:
         expect_able(
             ("advance", "step", "make_room", "lazy", "state", "load_state"),
@@ -161,7 +161,7 @@ class ServerSGD(_Stateful):
         _check_rate(lr)
         _check("momentum", momentum, lambda x: 0 <= x < 1, "one in [0, 1)")
         _check("lr_decay", lr_decay, lambda x: 0 < x <= 1, "a factor in (0, 1]")
-        _check("lr_decay_rounds", lr_decay_rounds, _is_count, "a whole number from 1 on")
+        _check("lr_decay_rounds", lr_decay_rounds, _is_count, "a whole number of 1 or more")
         self.lr, self.momentum = lr, float(momentum)
         self.lr_decay, self.lr_decay_rounds = float(lr_decay), int(lr_decay_rounds)
         self._round = 0
@@ -197,8 +197,8 @@ class ServerSGD(_Stateful):
         if self.lr_decay != 1:
             if "round" not in state:
                 raise ParameterError(
-                    "the state does not count rounds, since the servers' rate was constant: go on "
-                    "with lr_decay=1",
+                    "the state has no count of rounds, because the servers' rate was constant: "
+                    "continue with lr_decay=1",
                     code="optimizer-state",
                 )
             self._round = int(state["round"])
@@ -345,7 +345,7 @@ class ServerFTRL(_Stateful):
         for name, value in (("rate of FTRL", lr), ("beta", beta)):
             _check(name, value, lambda x: 0 < x < math.inf, "a number above 0")
         for name, value in (("l1", l1), ("l2", l2)):
-            _check(name, value, lambda x: 0 <= x < math.inf, "a number from 0 on")
+            _check(name, value, lambda x: 0 <= x < math.inf, "a number of 0 or more")
         self.lr, self.beta, self.l1, self.l2 = lr, beta, l1, l2
         self._filled: dict[str, int] = {}  # values, from the first, whose `linear` has begun
 
@@ -445,7 +445,7 @@ def _check_rate(lr: float) -> None:
 
 
 def _check_eps(eps: float) -> None:
-    text = "a number above 0, which keeps positions that nobody ever sent from 0 / 0"
+    text = "a number above 0, so that positions that no client sent do not become 0 / 0"
     _check("eps", eps, lambda x: 0 < x < math.inf, text)
 
 

@@ -75,8 +75,9 @@ def check_taps(taps: tuple[int, ...], sigma: int, rounds: int) -> None:
     if wrong or not 2 <= len(taps) <= MAX_BAND or taps[0] not in firsts:
         place = wrong[0] if wrong else 0
         raise ParameterError(
-            f"noise_taps has {len(taps)} taps, and [{place}] is {taps[place : place + 1]}: take 2 "
-            f"to {MAX_BAND} whole numbers, the first 2**{MIN_BITS} to 2**{MAX_BITS}, none larger",
+            f"noise_taps has {len(taps)} taps, and tap {place} is {taps[place : place + 1]}: "
+            f"choose 2 to {MAX_BAND} whole numbers, the first from 2**{MIN_BITS} to 2**{MAX_BITS}, "
+            "and no larger number after the first",
             code="invalid-taps",
         )
     check_rounds(rounds)
@@ -85,8 +86,8 @@ def check_taps(taps: tuple[int, ...], sigma: int, rounds: int) -> None:
     if not excess <= 1:
         fewer = math.ceil(math.log2(excess)) if excess < math.inf else 64
         raise ParameterError(
-            f"correlated noise has draws of {sigma * taps[0]:.4g} units, at most {MAX_SIGMA} fit, "
-            f"and sums of {_TAIL * spread:.4g}, at most {1 << 31}: use at least {fewer} fewer "
+            f"correlated noise would have draws of {sigma * taps[0]:.4g} units (limit {MAX_SIGMA}) "
+            f"and sums of {_TAIL * spread:.4g} units (limit {1 << 31}): use at least {fewer} fewer "
             f"frac_bits, or an l2_bound {1 << fewer} times smaller",
             code="invalid-taps",
         )
@@ -100,7 +101,8 @@ def check_rounds(rounds: int) -> None:
     """
     if rounds > _MAX_ROUNDS:
         raise ParameterError(
-            f"max_rounds is {rounds}: correlated noise takes {_MAX_ROUNDS} at most, or use band=1",
+            f"max_rounds is {rounds}: choose at most {_MAX_ROUNDS} with correlated noise, or use "
+            "band=1",
             code="invalid-taps",
         )
 

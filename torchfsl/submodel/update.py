@@ -78,8 +78,8 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
         )
     if len(given) > segment.k_max:
         raise ParameterError(
-            f"{where}: {len(given)} positions selected, the plan allows k_max = {segment.k_max}: "
-            "keep the most important ones or plan a larger k_max",
+            f"{where}: {len(given)} positions selected, and the plan allows k_max = "
+            f"{segment.k_max}: select fewer positions, or make a plan with a larger k_max",
             code="too-many-rows",
         )
     if given.size:
@@ -97,8 +97,8 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
     rows = given.astype(np.int64)
     if segment.subset and np.any(segment.tree_positions(rows) < 0):
         raise ParameterError(
-            f"{where}: a position lies outside the union that this plan is restricted to: keep it "
-            "for a later round, or participate in the next union",
+            f"{where}: a position is outside the union of this plan: keep this position for the "
+            "plan of a later union",
             code="row-outside-union",
         )
     return rows
@@ -115,7 +115,7 @@ def check_named(
     names = [segment.name for segment in segments]
     if set(indices) != set(names):
         raise ParameterError(
-            f"positions given for segments {sorted(indices)}, the plan wants {sorted(names)}",
+            f"expected positions for the segments {sorted(names)}, got {sorted(indices)}",
             code="segments-differ",
         )
     return {segment.name: check_indices(segment, indices[segment.name]) for segment in segments}
@@ -137,14 +137,14 @@ def check_weight(plan: SubmodelPlan, weight: object) -> int:
         return whole
     if plan.lane == "weight":
         raise ParameterError(
-            f"weight is {weight!r}: a plan with lane='weight' and max_weight={plan.max_weight} "
-            f"takes whole numbers in 1..{plan.max_weight}; give min(weight, {plan.max_weight}), or "
-            "plan with a larger max_weight",
+            f"weight is {weight!r}, expected a whole number from 1 to "
+            f"max_weight={plan.max_weight}: pass min(weight, {plan.max_weight}), or make a plan "
+            "with a larger max_weight",
             code="wrong-weight",
         )
     raise ParameterError(
-        f"weight is {weight!r}: under this plan (lane={plan.lane!r}) every client counts once. "
-        "Leave weight out, or plan with average='weight' and max_weight=",
+        f"weight is {weight!r}, and under this plan (lane={plan.lane!r}) every client counts once: "
+        "leave out weight, or make a plan with average='weight' and max_weight=",
         code="wrong-weight",
     )
 
@@ -170,12 +170,13 @@ def quantise(
     """
     if set(raw) != {segment.name for segment in plan.segments}:
         raise ParameterError(
-            f"the update has segments {sorted(raw)}, the plan {[s.name for s in plan.segments]}",
+            f"expected an update of the segments {[s.name for s in plan.segments]}, got "
+            f"{sorted(raw)}",
             code="segments-differ",
         )
     if rounding_seed is not None and len(rounding_seed) < SEED_BYTES:
         raise ParameterError(
-            f"rounding_seed has {len(rounding_seed)} bytes, at least 16 are wanted",
+            f"rounding_seed has {len(rounding_seed)} bytes, expected at least 16",
             code="seed-too-short",
         )
     indices: dict[str, Indices | None] = {}
@@ -258,7 +259,8 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
     """
     if set(update) != {segment.name for segment in plan.segments}:
         raise ParameterError(
-            f"the update has segments {sorted(update)}, the plan {[s.name for s in plan.segments]}",
+            f"expected an update of the segments {[s.name for s in plan.segments]}, got "
+            f"{sorted(update)}",
             code="segments-differ",
         )
     for segment in plan.segments:
@@ -269,22 +271,24 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
             continue
         if part.values.size and max(int(part.values.max()), -int(part.values.min())) > limit:
             raise ParameterError(
-                f"segment {segment.name!r}: a value exceeds q_max = {limit}, quantise with the "
-                "plan's encoding",
+                f"segment {segment.name!r}: a value exceeds q_max = {limit}: call "
+                "torchfsl.submodel.quantise(plan, raw)",
                 code="value-too-large",
             )
     whole = {name: part.values for name, part in update.items()}
     if plan.l2_bound and norm_bound.norm_squared(whole) > plan.l2_bound * plan.l2_bound:
         raise ParameterError(
-            f"the update's L2 norm exceeds the plan's bound {plan.l2_bound}: quantise scales it",
+            f"the update's L2 norm exceeds l2_bound = {plan.l2_bound}: call "
+            "torchfsl.submodel.quantise(plan, raw), which scales the update",
             code="norm-too-large",
         )
     for segment in plan.segments:
         own = norm_bound.norm_squared({"": whole[segment.name]}) if segment.l2_bound else 0
         if own > segment.l2_bound**2:
             raise ParameterError(
-                f"segment {segment.name!r}: its L2 norm exceeds its bound {segment.l2_bound}: "
-                "quantise scales it",
+                f"segment {segment.name!r}: the L2 norm exceeds the segment's l2_bound = "
+                f"{segment.l2_bound}: call torchfsl.submodel.quantise(plan, raw), which scales the "
+                "update",
                 code="norm-too-large",
             )
 
@@ -301,7 +305,11 @@ def _check_part(segment: Segment, part: object) -> None:
             code="wrong-type",
         )
     if (part.indices is None) != segment.is_dense:
-        raise ParameterError(f"{where}: indices are for tree segments only", code="invalid-rows")
+        raise ParameterError(
+            f"{where}: expected indices for a segment with trees, and no indices for a dense "
+            "segment",
+            code="invalid-rows",
+        )
     if part.indices is not None and not _is_int64(part.indices):
         raise ParameterError(f"{where}: indices must be plain int64 arrays", code="invalid-rows")
     count = segment.m if part.indices is None else len(check_indices(segment, part.indices))

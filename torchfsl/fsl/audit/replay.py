@@ -74,8 +74,8 @@ class Auditor:
     def __init__(self, plan: Plan, party: int, key: SignKey) -> None:
         if not plan.audited or plan.auditors[party] != key.public.hex():
             raise ParameterError(
-                f"the plan names {list(plan.auditors)} as auditors, this one of server {party} is "
-                f"{key.public.hex()}: give it that key",
+                f"the plan names {list(plan.auditors)} as auditors, and the key of this auditor "
+                f"of server {party} is {key.public.hex()}: pass the key that the plan names",
                 code="wrong-server-key",
             )
         self._key = key
@@ -160,7 +160,9 @@ def _replay(
     audit, said = shown.audit, shown.said
     if not shown.is_signed:
         raise ProtocolError(
-            "the transcript is not signed by its server: it shows nothing", code="bad-signature"
+            f"the transcript is not signed by server {audit.party}, so the transcript proves "
+            "nothing about this server",
+            code="bad-signature",
         )
     step, why = _lie(shown, keyed, noise, evaluator)
     head = audit.party, audit.round_number
@@ -219,10 +221,16 @@ def _lie_about_reports(
     agreed = {client: digest for client, digest in own.entries if said.get(client) == digest}
     if list(shown) != list(agreed):
         odd = sorted(set(shown) ^ set(agreed))
-        return "report", f"reports shown and agreed on differ, of clients {odd[:8]}"
+        return "report", (
+            "the reports that it shows are not those that both servers agreed on: clients "
+            f"{odd[:8]}"
+        )
     for client, report in shown.items():
         if report.digest() != agreed[client]:
-            return "report", f"what it shows of client {client} is not what both agreed on"
+            return (
+                "report",
+                f"its report of client {client} is not the report that both servers agreed on",
+            )
     return None
 
 
@@ -231,8 +239,9 @@ def _lie_about_noise(
 ) -> tuple[str, str] | None:
     if index < max(noise.held):  # else noise grows without end, in rounds that go back
         raise ProtocolError(
-            f"its noise index is {index}, after {max(noise.held)} in a round before: the round "
-            "ends unopened. Ask its operator whether its state is an older copy",
+            f"the audited server states noise index {index}, expected {max(noise.held)} or more: "
+            "the round ends unopened. Ask the server's operator whether the server's state is an "
+            "older copy",
             code="noise-index-used",
         )
     held = {r: i for r, i in zip(noise.rounds, noise.held, strict=True) if i >= 0}
@@ -244,7 +253,7 @@ def _lie_about_noise(
 
 def _lie_in_verdicts(folds: dict[int, bytes], told: tuple[bytes, ...]) -> tuple[str, str] | None:
     if len(folds) != len(told):
-        return "verdict", f"{len(told)} verdicts on {len(folds)} agreed reports"
+        return "verdict", f"it gives {len(told)} verdicts on {len(folds)} agreed reports"
     for (client, fold), said in zip(folds.items(), told, strict=True):
         if fold != said:
             return "verdict", f"its verdict on client {client} is false"

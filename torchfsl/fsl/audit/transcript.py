@@ -101,7 +101,9 @@ def parts(server: Server, share_commit: bytes) -> list[Buffer]:
     salt, _ = server.committed()
     audit, key = server.audit, server.sign_key
     if audit is None or key is None:
-        raise ProtocolError("this plan has no audit, and no transcripts", code="wrong-step")
+        raise ProtocolError(
+            "the plan has audit='none', so its servers write no transcripts", code="wrong-step"
+        )
     for report in audit.reports.values():
         report.check_unchanged(server.party)
     both = (server.party, 1 - server.party)
@@ -143,11 +145,16 @@ def decode(plan: Plan, data: Buffer, party: int) -> Transcript:
     """
     message = _FRAMING.decode(plan, data, TranscriptKind.TRANSCRIPT)
     if not plan.audited or message.party != party:
-        raise DecodeError(f"no transcript of server {party}", code="another-plan")
+        raise DecodeError(
+            f"the bytes are not a transcript of server {party} under this plan", code="another-plan"
+        )
     pieces = list(_cut(message.body))
     audit = AuditedRound(plan, message.party, message.round_number)
     if len(pieces) < _NUM_MESSAGES + 3:
-        raise DecodeError(f"a transcript of {len(pieces)} pieces is too short", code="length")
+        raise DecodeError(
+            f"the transcript has {len(pieces)} pieces, expected {_NUM_MESSAGES + 3} or more",
+            code="length",
+        )
     speakers = [(k, s) for k in RECORDED for s in (message.party, 1 - message.party)]
     for (kind, speaker), piece in zip(speakers, pieces, strict=False):
         _check_message(plan, audit, kind, speaker, piece)
@@ -157,11 +164,13 @@ def decode(plan: Plan, data: Buffer, party: int) -> Transcript:
     noise, salt = (bytes(piece) for piece in pieces[_NUM_MESSAGES : _NUM_MESSAGES + 2])
     size, signature = SALT_BYTES if plan.opens_counts_first else DIGEST_BYTES, bytes(pieces[-1])
     if (len(noise), len(salt), len(signature)) != (DIGEST_BYTES, size, SIGNATURE_BYTES):
-        raise DecodeError("secrets or signature of a transcript have other lengths", code="length")
+        raise DecodeError(
+            "the secrets or the signature of the transcript have a wrong length", code="length"
+        )
     reports = [_report(plan, audit, piece) for piece in pieces[_NUM_MESSAGES + 2 : -1]]
     by_client = {report.client: report for report in reports}
     if len(by_client) != len(reports):
-        raise DecodeError("a transcript shows two reports of one client", code="not-a-message")
+        raise DecodeError("the transcript has two reports of one client", code="not-a-message")
     digest = _digest(memoryview(data)[:-_SIGNED_BYTES])
     return Transcript(
         audit, ShareCommit.read(plan, said), noise, salt, by_client, digest, signature
@@ -172,11 +181,11 @@ def _cut(body: memoryview) -> Iterator[memoryview]:
     start = 0
     while start < len(body):
         if len(body) - start < _LENGTH.size:
-            raise DecodeError("a transcript ends inside a length", code="length")
+            raise DecodeError("the transcript ends inside the length of a piece", code="length")
         (size,) = _LENGTH.unpack_from(body, start)
         start += _LENGTH.size
         if size > len(body) - start:
-            raise DecodeError("a transcript ends inside a piece", code="length")
+            raise DecodeError("the transcript ends inside a piece", code="length")
         yield body[start : start + size]
         start += size
 
@@ -186,7 +195,9 @@ def _check_message(
 ) -> None:
     message = messages.decode(plan, piece, kind)
     if (message.party, message.round_number) != (1 - speaker, audit.round_number):
-        raise DecodeError(f"a transcript's {kind.name} is of another round", code="wrong-round")
+        raise DecodeError(
+            f"the {kind.name} in the transcript is of another server or round", code="wrong-round"
+        )
     if kind is Kind.VERDICTS:
         Verdicts.read(plan, piece)
 
@@ -212,11 +223,18 @@ def _report_parts(server: Server, report: Report) -> tuple[Buffer, ...]:
 def _report(plan: Plan, audit: AuditedRound, piece: memoryview) -> Report:
     """A report as its server held it, ready to be computed with."""
     if len(piece) < _HEAD.size:
-        raise DecodeError("a transcript's report is too short", code="length")
+        raise DecodeError(
+            f"a report in the transcript has {len(piece)} bytes, expected {_HEAD.size} or more",
+            code="length",
+        )
     client, opened, nonce, hint_nonce, seed, told = _HEAD.unpack_from(piece)
     party, public_party = audit.party, client % 2
     if len(piece) != _report_bytes(plan, party, public_party):
-        raise DecodeError(f"a report of {len(piece)} bytes in a transcript", code="length")
+        raise DecodeError(
+            f"a report in the transcript has {len(piece)} bytes, expected "
+            f"{_report_bytes(plan, party, public_party)}",
+            code="length",
+        )
     sizes = [_HEAD.size, sum(s.tree_bytes for s in plan.early), messages.public_report_bytes(plan)]
     stops = [*itertools.accumulate(sizes), len(piece)]
     early, public, masked = (piece[a:b] for a, b in itertools.pairwise(stops))

@@ -72,7 +72,7 @@ class Client(SecretHolder):
         if not hasattr(self.servers, "open_number"):
             kind = type(self.servers).__name__
             raise ParameterError(
-                f"{kind} cannot ask for the open round: pass its number",
+                f"{kind} cannot ask the servers for the open round: pass the number of the round",
                 code="round-number-missing",
             )
         return int(self.servers.open_number())
@@ -96,7 +96,9 @@ class Client(SecretHolder):
         """
         if self.plan.max_epochs > 1:
             raise ParameterError(
-                "this plan has sessions: use Client.open_session", code="session-needed"
+                "the plan has max_epochs above 1: call Client.open_session() in place of "
+                "start_round()",
+                code="session-needed",
             )
         round_number = check_number("round_number", round_number)
         trees = ClientTrees(self.plan, self.client_id, round_number)

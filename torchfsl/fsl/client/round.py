@@ -136,12 +136,12 @@ class ClientRound(AbortsOnError):
         """
         if self._submitted:
             raise ProtocolError(
-                "this round was submitted already; start the next one", code="already-submitted"
+                "this round was already submitted: start the next round", code="already-submitted"
             )
         if self._withdrawn:
             raise ProtocolError(
                 "a server or the network failed in this round, so this client has withdrawn from "
-                "it: start the next one",
+                "this round: start the next round",
                 code="client-withdrew",
             )
         try:
@@ -164,7 +164,7 @@ class ClientRound(AbortsOnError):
             ProtocolError: there is none.
         """
         if not self.is_unsent:
-            raise ProtocolError("no report of this round waits to be sent: start the next round")
+            raise ProtocolError("this round has no report to send: start the next round")
         self._servers.send_again()  # type: ignore[attr-defined]
         return self.receipt()
 

@@ -149,7 +149,9 @@ class ClientTrees:
         )
         if not kdf.digests_equal(bytes(first[-1]), bytes(second[-1])):
             raise ProtocolError(
-                "the two servers hold different models: nothing may go on", code="models-differ"
+                "the two servers hold different models, so this client stops: report this to "
+                "both operators",
+                code="models-differ",
             )
         retrieved: dict[str, Bytes] = {}
         for segment, *pair in zip(plan.retrieving, first[:-1], second[:-1], strict=True):

@@ -75,7 +75,7 @@ def min_bins(k: int, stash: int) -> int | None:
     if k < 1:
         raise ParameterError(f"k must be at least 1, got {k}")
     if not 0 <= stash <= MAX_STASH:
-        raise ParameterError(f"the cuckoo table covers a stash of 0 to {MAX_STASH}, got {stash}")
+        raise ParameterError(f"stash must be in 0..{MAX_STASH}, got {stash}")
     entry = bisect.bisect_left(ITEMS, k)
     return BINS[stash][entry] if entry < len(ITEMS) else None
 

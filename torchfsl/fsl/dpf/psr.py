@@ -237,8 +237,8 @@ def decode(
         expected = kernels().tags(key_mac, leaves.leaf0, leaves.leaf1, own, num_threads())
         if not kdf.digests_equal(expected.tobytes(), tags.tobytes()):
             raise ProtocolError(
-                "a server's answer does not fit its tag, so no retrieved row is used: report the "
-                "servers to their operators",
+                "a server's answer does not match its tag, so the client uses no retrieved row: "
+                "report this to both operators",
                 code="tag-mismatch",
             )
     return choose_slots(rows.reshape(segment.num_trees, 1 << segment.nu, -1), leaves.slots)

@@ -133,7 +133,7 @@ def estimate(
     count = plan.max_clients if clients is None else check_number("clients", clients)
     if not 1 <= count <= plan.max_clients:
         raise ParameterError(
-            f"clients is {count}: choose 1 to {plan.max_clients}, or plan for more max_clients",
+            f"clients is {count}: choose 1 to {plan.max_clients}, or a larger max_clients",
             code="client-limits",
         )
     _check_positive("cores", cores, "4")
@@ -180,7 +180,7 @@ def _check_positive(name: str, value: Any, example: str) -> None:
     """Refuse anything but a finite number above 0."""
     if not is_real(value) or not 0 < value < math.inf:
         raise ParameterError(
-            f"{name} is {value!r}: give a number above 0, as {name}={example}",
+            f"{name} is {value!r}: choose a number above 0, such as {name}={example}",
             code=None if is_real(value) else "wrong-type",
         )
 
@@ -195,8 +195,8 @@ def _check_prices(prices: object) -> None:
     fits = len(given) == 2 and all(isinstance(p, Real) and 0 <= float(p) < math.inf for p in given)
     if prices is not None and not fits:
         raise ParameterError(
-            f"prices is {prices!r}: give two numbers from 0, of a core-hour and of a gigabyte "
-            "sent, as prices=(0.05, 0.09)"
+            f"prices is {prices!r}: pass two numbers of 0 or more, for a core-hour and for a "
+            "gigabyte sent, such as prices=(0.05, 0.09)"
         )
 
 

@@ -100,7 +100,7 @@ class Rates:
             value = getattr(self, name)
             least = 0.0 if name.endswith("seconds") else 1.0
             if type(value) is not float or not least <= value < float("inf"):
-                raise ParameterError(f"rate {name} is {value!r}: a float of at least {least}")
+                raise ParameterError(f"rate {name} is {value!r}: choose a float of {least} or more")
 
     def client(self, plan: Plan) -> float:
         """Core-seconds of a client in a round, without its training.
@@ -131,7 +131,7 @@ class Rates:
         if not plan.noise_sigma:
             return 0.0
         if not self.noise_seconds:
-            raise ParameterError("these rates were measured without noise: measure them again")
+            raise ParameterError("these rates were measured without noise: leave out rates=")
         lags = sum(tap != 0 for tap in plan.noise_taps[1:])
         return noise_values(plan) * (self.noise_seconds + lags * self.noise_tap_seconds)
 
@@ -139,7 +139,7 @@ class Rates:
         if plan.statement is None:
             return 0.0
         if not fixed + value:
-            raise ParameterError("these rates were measured without proofs: measure them again")
+            raise ParameterError("these rates were measured without proofs: leave out rates=")
         return fixed + plan.statement.num_values * value
 
 

@@ -44,9 +44,9 @@ def with_headroom(plan: Plan, *, advises: bool = True) -> Plan:
         if statement.norm and rows * (weight * bound) ** 2 > room**2:
             least = segment.k_max * segment.tau if segment.l2_bound else values_per_client(plan)
             raise ParameterError(
-                f"segment {segment.name!r}: {plan.max_clients} clients that each prove a norm "
-                f"could reach {math.isqrt(rows * (weight * bound) ** 2)}, above {room}, what the "
-                "ring holds next to the noise: "
+                f"segment {segment.name!r}: the sum of {plan.max_clients} clients with proven "
+                f"norms could reach {math.isqrt(rows * (weight * bound) ** 2)}, and the ring has "
+                f"room for {room} besides the noise: "
                 + (_remedies(plan, segment, rows, room, least) if advises else ""),
                 code="ring-overflow",
             )
@@ -54,8 +54,9 @@ def with_headroom(plan: Plan, *, advises: bool = True) -> Plan:
             plan.lane_sigma, plan.noise_growth
         ):
             raise ParameterError(
-                f"segment {segment.name!r}: proven lanes of {plan.max_clients} clients could reach "
-                f"{rows * weight}, above the ring's limit {capacity} less the noise: "
+                f"segment {segment.name!r}: the sum of proven counts or weights of "
+                f"{plan.max_clients} clients could reach {rows * weight}, above the ring's limit "
+                f"{capacity} minus the noise: "
                 + (_remedies(plan, segment, rows, 0, 1) if advises else ""),
                 code="ring-overflow",
             )

@@ -65,41 +65,39 @@ class TreeSegment(Segment):
         Segment.__post_init__(self)  # no zero-argument super(): slots make a second class
         where = f"segment {self.name!r}"
         if self.tag_bytes not in ((0, TAG_BYTES) if self.retrieve else (0,)):
-            raise ParameterError(f"{where}: tag_bytes is {TAG_BYTES} or 0, and 0 if not retrieved")
+            raise ParameterError(f"{where}: expected tag_bytes of 0, or {TAG_BYTES} if retrieved")
         if self.check_bytes not in ((0,) if self.is_dense else (0, CHECK_BYTES)):
-            raise ParameterError(f"{where}: check_bytes is {CHECK_BYTES} or 0, and 0 for dense")
+            raise ParameterError(f"{where}: expected check_bytes of 0, or {CHECK_BYTES} with trees")
         if self.tag_bytes and not self.check_bytes:
-            raise ParameterError(
-                f"{where}: tags go with check words, the semi-honest option has none"
-            )
+            raise ParameterError(f"{where}: tag_bytes needs check_bytes: set both or neither")
         if self.is_dense:
             if self.k_max != self.m:
-                raise ParameterError(f"{where}: every client sends all of dense, k_max = m")
+                raise ParameterError(f"{where}: expected k_max = m in a dense segment")
             if (self.num_bins, self.theta, self.nu, self.stash) != (0, 0, 0, 0):
-                raise ParameterError(f"{where}: a dense segment has no trees and tau = 1")
+                raise ParameterError(f"{where}: expected bins, theta, nu and stash of 0 if dense")
             return
         if not (0 <= self.nu <= 7 and self.num_bins >= 0 and 0 <= self.stash <= self.k_max):
             raise ParameterError(
                 f"{where}: nu is {self.nu}, num_bins {self.num_bins} and stash {self.stash}, "
-                f"expected nu in 0..7, num_bins from 0 and stash in 0..{self.k_max} (k_max)"
+                f"expected nu in 0..7, num_bins of 0 or more and stash in 0..{self.k_max} (k_max)"
             )
         if self.num_bins == 0:
             if self.stash != self.k_max or self.theta != 0 or self.binned:
-                raise ParameterError(f"{where}: full-domain trees need stash = k_max, theta 0")
+                raise ParameterError(f"{where}: expected stash = k_max and theta = 0 without bins")
         elif self.binned:
             if (self.num_bins, self.stash) != (self.k_max, 0):
-                raise ParameterError(f"{where}: public bins are k_max, without a stash")
+                raise ParameterError(f"{where}: public bins need num_bins = k_max and stash = 0")
             if self.theta != ceil_div(self.m, self.num_bins):
-                raise ParameterError(f"{where}: theta of public bins is ceil(m / k_max)")
+                raise ParameterError(f"{where}: expected theta = ceil(m / k_max) with public bins")
         elif (
             self.num_bins % NUM_HASHES
             or self.theta < 1
             or self.num_bins != NUM_HASHES * ceil_div(self.m, self.theta)
         ):
-            raise ParameterError(f"{where}: bins must be 3 * ceil(m / theta)")
+            raise ParameterError(f"{where}: expected num_bins = 3 * ceil(m / theta)")
         if self.num_bins * self._padded(BIT_LEVELS if self.by_bits else self.nu) > MAX_POSITIONS:
             raise ParameterError(
-                f"{where}: more than {MAX_POSITIONS} slots in its bins: split it",
+                f"{where}: the bins have more than {MAX_POSITIONS} slots: split the segment",
                 code="too-many-positions",
             )
 

@@ -98,23 +98,25 @@ class Plan(SubmodelPlan):
     def __post_init__(self) -> None:
         if self.wire_version != WIRE_VERSION:
             raise ParameterError(
-                f"plan of wire version {self.wire_version}, this library speaks {WIRE_VERSION}: "
-                f"upgrade {'this side' if self.wire_version > WIRE_VERSION else 'the peer'}",
+                f"the plan has wire version {self.wire_version}, expected {WIRE_VERSION}: upgrade "
+                f"{'this side' if self.wire_version > WIRE_VERSION else 'the peer'}",
                 code="version",
             )
         if self.suite != SUITE:
             raise ParameterError(
-                f"suite {self.suite!r} is unknown; this library has {SUITE!r}", code="unknown-suite"
+                f"suite is {self.suite!r}, expected {SUITE!r}", code="unknown-suite"
             )
         check_hex("hash_seed", self.hash_seed, DIGEST_BYTES)
         expect_ints({"max_epochs": self.max_epochs}, ("max_epochs",))
         if len(self.server_keys) not in (0, 2) or len(set(self.server_keys)) == 1:
-            raise ParameterError("server_keys are two different public keys, or none")
+            raise ParameterError("expected two different public keys in server_keys, or none")
         for key in self.server_keys:
             check_hex("server_keys", key, SEAL_KEY_BYTES)
         if self.max_epochs < 1:
             raise ParameterError(
-                "max_epochs is at least 1 (fresh trees every round)", code="out-of-range"
+                f"max_epochs is {self.max_epochs}: choose 1 or more (1 makes new DPF keys in "
+                "every round)",
+                code="out-of-range",
             )
         SubmodelPlan.__post_init__(self)
         _check_payload(self)
@@ -265,17 +267,24 @@ class Plan(SubmodelPlan):
 def _check_trees(plan: Plan) -> None:
     """Refuse what each segment allows by itself, and no planner makes of several or of sessions."""
     if len({s.check_bytes for s in plan.with_trees}) > 1:
-        raise ParameterError("all tree segments carry check words, or none does")
+        raise ParameterError("expected check words in all segments with trees, or in none")
     if plan.verified and not all(s.tag_bytes for s in plan.retrieving):
-        raise ParameterError("with check words, answers of retrieving segments carry tags")
+        raise ParameterError("expected tags in all retrieved segments of a plan with check words")
     if plan.max_epochs > 1 and any(s.nu for s in plan.with_trees):
-        raise ParameterError("max_epochs above 1 needs nu = 0: leaf blocks swell every hint")
+        raise ParameterError(
+            "max_epochs above 1 needs nu = 0 in every segment, because leaf blocks make "
+            "correction words larger"
+        )
     if plan.max_epochs > 1 and any(s.binned for s in plan.with_trees):
         raise ParameterError(
-            "max_epochs above 1 keeps trees, and public bins change each round: use max_epochs=1"
+            "max_epochs above 1 reuses DPF keys, and public bins change each round: use "
+            "max_epochs=1"
         )
     if plan.max_epochs > 1 and not plan.with_trees:
-        raise ParameterError("max_epochs above 1 keeps trees, and the plan has none")
+        raise ParameterError(
+            "max_epochs above 1 reuses DPF keys, and the plan has no segment with trees: use "
+            "max_epochs=1"
+        )
 
 
 def _check_payload(plan: Plan) -> None:
@@ -294,8 +303,8 @@ def _check_payload(plan: Plan) -> None:
         or any(segment.binned for segment in plan.segments)
     ):
         raise ParameterError(
-            "masks need a 64-bit ring, trees, fresh ones each round, no lane, no norm bound, "
-            "no public bins, and nothing to retrieve"
+            "payload='masks' needs a 64-bit ring, only segments with trees, max_epochs=1, and no "
+            "lane, l2_bound, public bins or retrieval"
         )
 
 
@@ -309,28 +318,31 @@ def _check_proofs(plan: Plan) -> None:
         return
     if plan.proofs == "lanes" and plan.lane == "none":
         raise ParameterError(
-            "proofs='lanes' proves counts or weights: plan with lane='count' or lane='weight'",
+            "proofs='lanes' proves counts or weights: make a plan with lane='count' or "
+            "lane='weight'",
             code="proof-conditions",
         )
     if plan.proofs == "norm" and not plan.l2_bound:
         raise ParameterError(
-            "proofs='norm' proves a norm within l2_bound: set it", code="proof-conditions"
+            "proofs='norm' proves a norm within l2_bound: set l2_bound", code="proof-conditions"
         )
     for segment in plan.segments:
         if (bits := plan.encoding_of(segment).ring_bits) > MAX_RING_BITS:
             raise ParameterError(
-                f"segment {segment.name!r} has ring_bits={bits}, and proofs want rings of at most "
-                f"{MAX_RING_BITS} bits: choose fewer ring_bits, or proofs='none'",
+                f"segment {segment.name!r} has ring_bits={bits}, and proofs allow at most "
+                f"{MAX_RING_BITS}: choose fewer ring_bits, or proofs='none'",
                 code="proof-conditions",
             )
     if not plan.verified or plan.payload != "values":
         raise ParameterError(
-            f"proofs={plan.proofs!r} are of values in trees with check words: plan with "
+            f"proofs={plan.proofs!r} needs segments with trees and check words: make a plan with "
             "malicious_security=True and a segment with trees, or with proofs='none'",
             code="proof-conditions",
         )
     if any(segment.name == CARRIES for segment in plan.segments):
-        raise ParameterError(f"a plan with proofs has no segment {CARRIES!r}: rename it")
+        raise ParameterError(
+            f"the segment name {CARRIES!r} is reserved in a plan with proofs: rename this segment"
+        )
     assert plan.statement is not None
 
 
@@ -345,15 +357,15 @@ def _check_audit(plan: Plan) -> None:
         return
     if not plan.audited or (len(plan.audit_keys), len(plan.auditors), len(set(keys))) != (2, 2, 4):
         raise ParameterError(
-            "audit='open' names two audit_keys and two auditors, four different keys, and "
-            "audit='none' names none",
+            "expected two audit_keys and two auditors, four different keys, with audit='open', "
+            "and none with audit='none'",
             code="audit-conditions",
         )
     for key in keys:
         check_hex("audit_keys and auditors", key, SIGN_KEY_BYTES)
     if plan.proofs != "norm":  # these need check words: without both, one client adds any offset
         raise ParameterError(
-            "an audit finds nothing where one client may send any values: plan with "
+            "an audit finds no lie if a client may send any values: make a plan with "
             "proofs='norm' and l2_bound, or with audit='none'",
             code="audit-conditions",
         )
@@ -361,6 +373,7 @@ def _check_audit(plan: Plan) -> None:
 
 def _check_sizes(plan: Plan) -> None:
     """Refuse a plan one of whose messages a peer would refuse for its length."""
+    most = MAX_MESSAGE_BYTES - 1024  # header, seeds and digests take less than 1 KiB
     trees = plan.with_trees
     masked = sum(plan.dense_bytes(s) for s in plan.dense)
     apart = DIGEST_BYTES if plan.opens_counts_first else 0  # in SHARE, with a salt or a digest
@@ -372,12 +385,18 @@ def _check_sizes(plan: Plan) -> None:
         masked + sum(s.m * (plan.value_bytes(s) + apart) for s in trees),
         sum(s.answer_bytes for s in trees),
         sum(s.download_bytes for s in in_the_clear(plan.segments)),
-        plan.max_clients * verdict_bytes(plan.statement),
     )
-    if largest + 1024 > MAX_MESSAGE_BYTES:  # header, seeds and digests take less than 1 KiB
+    if plan.max_clients * verdict_bytes(plan.statement) > most:
         raise ParameterError(
-            f"a message of this plan would have {largest} bytes, above the limit "
-            f"{MAX_MESSAGE_BYTES}: split the model into several plans",
+            f"max_clients is {plan.max_clients}, expected at most "
+            f"{most // verdict_bytes(plan.statement)}, as one message carries the verdicts on all "
+            "reports: plan for fewer clients",
+            code="message-too-large",
+        )
+    if largest > most:
+        raise ParameterError(
+            f"a message of this plan would have {largest} bytes, expected {most} or less: split "
+            "the model into several plans",
             code="message-too-large",
         )
 
@@ -387,6 +406,8 @@ def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
     limits = ("max_participations", "min_separation")
     expect_ints(fields, tuple(name for name in limits if name in fields))
     if fields.get("proofs") == "none":
-        raise ParameterError("proofs is 'none', which a plan's JSON leaves out: delete that entry")
+        raise ParameterError(
+            "proofs is 'none', which the JSON of a plan leaves out: delete the entry proofs"
+        )
     keys = ("server_keys", *_OF_AUDIT[1:])
     return {name: tuple(fields[name]) for name in keys if name in fields}

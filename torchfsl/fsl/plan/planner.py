@@ -172,7 +172,8 @@ def _check_bounds(l2_bounds: object, names: list[str], l2_bound: int, encoding: 
         raise ParameterError(f"l2_bounds is {l2_bounds!r}: pass a mapping, as {{'rest': 100}}")
     if odd := [name for name in l2_bounds if name not in names]:
         raise ParameterError(
-            f"l2_bounds names {odd}: the plan's segments are {names}", code="unknown-segment"
+            f"l2_bounds has the unknown names {odd}: choose from the segments {names}",
+            code="unknown-segment",
         )
     made = f"FixedPoint({encoding.ring_bits}, {encoding.frac_bits}, {encoding.clip})"
     for bound in (l2_bound, *l2_bounds.values()):
@@ -239,7 +240,7 @@ def _given_or_drawn(name: str, given: bytes | None, size: int) -> str:
     """
     drawn = random_bytes(size) if given is None else given
     if not isinstance(drawn, bytes) or len(drawn) != size:
-        raise ParameterError(f"{name} is {given!r}: give {size} bytes, or None to have them drawn")
+        raise ParameterError(f"{name} is {given!r}: pass {size} bytes, or None for random bytes")
     return drawn.hex()
 
 

@@ -26,9 +26,9 @@ def num_carries(magnitudes: int, ring_bits: int) -> int:
             return carries
     most = _most_magnitudes(ring_bits)
     raise ParameterError(
-        f"values of magnitude {magnitudes} together, above {most}, wrap too often in a ring of "
-        f"{ring_bits} bits: use more ring_bits (48 at most), or fewer frac_bits and an l2_bound or "
-        f"max_weight {ceil_div(magnitudes, most)} times smaller"
+        f"the values of a report can reach {magnitudes} together, and proofs in a ring of "
+        f"{ring_bits} bits allow {most}: use more ring_bits (48 at most), or fewer frac_bits and "
+        f"an l2_bound or max_weight {ceil_div(magnitudes, most)} times smaller"
     )
 
 
@@ -75,7 +75,7 @@ def row_trees(segment: TreeSegment) -> int:
 def check_leaves(trees: tuple[TreeSegment, ...]) -> None:
     """Sums of lifts over leaves are made in halves that fit 64 bits."""
     if any(group.num_leaves >= 1 << 30 for s in trees for group in s.groups):
-        raise ParameterError("proofs take trees of fewer than 2**30 leaves: split the segment")
+        raise ParameterError("proofs need trees of fewer than 2**30 leaves: split the segment")
 
 
 def check_field(size: int, ring_bits: int, num_carries: int, largest: int) -> None:
@@ -96,7 +96,8 @@ def check_field(size: int, ring_bits: int, num_carries: int, largest: int) -> No
         )
     if largest >= 1 << (ring_bits - 1):
         raise ParameterError(
-            f"l2_bound times max_weight, {largest}, does not fit the ring of {ring_bits} bits"
+            f"l2_bound times max_weight is {largest}, which does not fit the ring of {ring_bits} "
+            "bits: use more ring_bits or a smaller l2_bound"
         )
 
 
@@ -105,7 +106,9 @@ def check_weights(trees: tuple[TreeSegment, ...], max_weight: int) -> None:
     squares = sum(s.k_max for s in trees) * max_weight**2
     away = max(math.isqrt(s.k_max) + 2 for s in trees) * max_weight
     if squares * away**2 >= field128.MODULUS:
-        raise ParameterError(f"max_weight {max_weight} is too large to be proven: use smaller ones")
+        raise ParameterError(
+            f"max_weight is {max_weight}, too large for a proof: choose a smaller max_weight"
+        )
 
 
 def cheapest(sizes: Sequence[int], tail: int) -> SumsOfSquares:

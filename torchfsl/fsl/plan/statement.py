@@ -261,8 +261,8 @@ def one_ring(rings: frozenset[int]) -> int:
     """
     if len(rings) > 1:
         raise ParameterError(
-            f"proofs want one ring for all segments, the plan has rings of {sorted(rings)} bits: "
-            "give every segment as many ring_bits (clips may differ), or no proofs",
+            f"proofs need one ring for all segments, and the plan has rings of {sorted(rings)} "
+            "bits: use one ring_bits for all segments (clip may differ)",
             code="proof-conditions",
         )
     (ring_bits,) = rings

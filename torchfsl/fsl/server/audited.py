@@ -187,8 +187,7 @@ class AuditedRound:
         """
         if not self.is_signed(1 - self.party, said):
             raise ProtocolError(
-                "the peer's record of the round is not signed, or is another one: nothing is "
-                "opened",
+                "the peer did not sign this server's record of the round: nothing is opened",
                 code="bad-signature",
             )
         self.peer_commit = said
@@ -207,7 +206,7 @@ class AuditedRound:
         parts = self.pass_parts(party, commitment)
         if not is_signed(key, signature, kdf.LABEL_PASS, *parts):
             raise ProtocolError(
-                f"the auditor of server {party} has signed no pass for this round: nothing is "
+                f"the auditor of server {party} did not sign a pass for this round: nothing is "
                 "opened",
                 code="bad-signature",
             )
@@ -228,7 +227,7 @@ def check_key(plan: Plan, party: int, key: SignKey | None) -> None:
     own = None if key is None else key.public.hex()
     if named is not None and named != own:
         raise ParameterError(
-            f"audit_keys of the plan names {named}, server {party} has {own}: pass "
-            "Server(..., sign_key=...) with that key",
+            f"audit_keys of the plan expects {named}, got {own} at server {party}: pass "
+            "Server(..., sign_key=...) with the key of the plan",
             code="wrong-server-key",
         )

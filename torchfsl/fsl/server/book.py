@@ -56,8 +56,8 @@ class ReportBook:
         own = key.public.hex() if key is not None else None
         if named != own:
             raise ParameterError(
-                f"server_keys of the plan names {named}, server {party} has {own}: "
-                "make the plan for the key that it has, or put the plan's key there",
+                f"server_keys of the plan expects {named}, got {own} at server {party}: make a "
+                "plan with the key of this server, or start the server with the key of the plan",
                 code="wrong-server-key",
             )
         self._plan, self._party, self._key = plan, party, key
@@ -200,8 +200,8 @@ class ReportBook:
         sent = self._answers_sent[client]
         if sent >= MOST_ANSWERS:
             raise RejectedSubmission(
-                f"client {client} was answered {sent} times in round {self.round_number}, "
-                "the maximum: join the next round",
+                f"client {client} was answered {sent} times in round {self.round_number}, the "
+                "maximum: participate in the next round",
                 code="too-many-answers",
             )
         if sent:
@@ -285,13 +285,14 @@ class ReportBook:
         message = messages.decode(self._plan, data, *UPLOADS, header=header)
         if message.round_number != self.round_number:
             raise RejectedSubmission(
-                f"message for round {message.round_number}, open is {self.round_number}: "
-                "give the open round's number, or none where the client can ask for it",
+                f"the message is for round {message.round_number}, and the open round is "
+                f"{self.round_number}: pass the number of the open round, or no number if the "
+                "client can ask for the number",
                 code="wrong-round",
             )
         if message.party != self._party:
             raise RejectedSubmission(
-                f"message for server {message.party}, this is {self._party}",
+                f"the message is for server {message.party}, and this is server {self._party}",
                 code="another-recipient",
             )
         return message
@@ -299,14 +300,15 @@ class ReportBook:
     def _check_open(self) -> None:
         if not self._takes_messages:
             raise ProtocolError(
-                f"round {self.round_number} takes no messages, none is open: wait for the next one",
+                f"round {self.round_number} accepts no messages, and no other round is open: wait "
+                "for the next round",
                 code="no-open-round",
             )
 
     def _check_room(self) -> None:
         if len(self._reports) >= self._plan.max_clients:
             raise RejectedSubmission(
-                f"the round is full, max_clients is {self._plan.max_clients}: join the next round, "
-                "or make a plan with a higher max_clients",
+                f"the round is full, max_clients is {self._plan.max_clients}: participate in the "
+                "next round, or make a plan with a larger max_clients",
                 code="round-full",
             )

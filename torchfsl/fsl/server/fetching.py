@@ -62,7 +62,8 @@ class Fetches:
         """
         if state not in (RoundState.IDLE, RoundState.OPEN):
             raise ProtocolError(
-                f"the round is {state.value}: fetch before or after", code="fetch-in-round"
+                f"the round is {state.value}: fetch before or after the round",
+                code="fetch-in-round",
             )
         return self
 
@@ -92,7 +93,8 @@ class Fetches:
         fits = message.party == self._party and message.round_number == FETCH_ROUND
         if not fits or first != (self._party == client % 2):
             raise RejectedSubmission(
-                f"client {client}: a fetch for another server or round", code="another-recipient"
+                f"client {client}: the fetch is for another server or round",
+                code="another-recipient",
             )
         if isinstance(body, FetchRelay):
             self._take_relay(client, body)
@@ -125,7 +127,7 @@ class Fetches:
         """
         fetch = self._complete(client)
         if (kind is Kind.FETCH_MODEL) != (client % 2 == self._party):
-            raise RejectedSubmission(f"{kind.name} is the other server's")
+            raise RejectedSubmission(f"{kind.name}: ask the other server")
         del self._under_way[client]
         if self._model is None:
             clear, rows = model.clear_bytes(self._plan), model.row_bytes(self._plan)
@@ -153,7 +155,7 @@ class Fetches:
         tag = context.upload_tag(seed, self._party, commitment)
         if not kdf.digests_equal(tag, body.tag):
             raise ProtocolError(
-                "the fetch was altered on the way here: the tag does not fit",
+                "the fetch was altered on the way to this server: the tag does not match",
                 code="altered-message",
             )
         return _Fetch(context, seed, commitment, public)
@@ -161,7 +163,9 @@ class Fetches:
     def _take_relay(self, client: int, body: FetchRelay) -> None:
         fetch = self._under_way.get(client)
         if fetch is None or fetch.public is not None:
-            raise RejectedSubmission(f"client {client} has committed to no fetch", code="no-fetch")
+            raise RejectedSubmission(
+                f"this server has no commitment of client {client} to a fetch", code="no-fetch"
+            )
         computed = fetch.context.fetch_commitment(*body.public)
         fits = kdf.digests_equal(computed, fetch.commitment)
         if not fits or body.nonce != fetch.context.nonce:
@@ -175,13 +179,14 @@ class Fetches:
     def _count_one(self, client: int) -> None:
         if self._count[client] >= self._most:
             raise RejectedSubmission(
-                f"client {client} has used its fetches of this model (max-fetches = {self._most}): "
-                "fetch after the next applied round, or let both operators raise max-fetches",
+                f"client {client} has used all fetches of this model (max-fetches = "
+                f"{self._most}): fetch after the next applied round, or ask both operators for a "
+                "larger max-fetches",
                 code="too-many-fetches",
             )
         if client not in self._under_way and len(self._under_way) >= self._plan.max_clients:
             raise RejectedSubmission(
-                "too many fetches are under way: try again", code="too-many-fetches"
+                "too many fetches are under way: fetch again later", code="too-many-fetches"
             )
         self._count[client] += 1
 

@@ -170,8 +170,8 @@ class Report(Arrivals):
             fits &= trees.commitment == self.tree_context.commitment(trees.public)
         if not fits:
             raise ProtocolError(
-                f"the stored report of client {self.client} is not as it came: the round ends "
-                "unopened. Check the disk",
+                f"the stored report of client {self.client} has changed on the disk: the round "
+                "ends unopened. Check the disk of this server",
                 code="report-changed",
             )
 

@@ -170,7 +170,11 @@ class RunningSums:
             self._spool.release()
         except OSError as error:
             if not self._told:
-                log.warning("sums over leaves are not kept, which costs time alone: %s", error)
+                log.warning(
+                    "the server cannot keep sums over leaves, so rounds take longer and results "
+                    "stay equal: %s",
+                    error,
+                )
             self._told = True  # once a round is enough
 
     def _values(self, segment: TreeSegment) -> int:

@@ -172,8 +172,8 @@ class Server(SecretHolder):
         if not self._digests.equals(bodies.RoundDigest.from_peer(self, peer_state)):
             self.state = RoundState.HALTED
             raise ProtocolError(
-                "the servers hold different models, so the session halts: go on with a new task "
-                "from the model of one, and never from older copies of their states",
+                "the servers hold different models, so the session halts: start a new task from "
+                "the model of one, never from older copies of their states",
                 code="models-differ",
             )
         self._note(1 - self.party, peer_state)
@@ -237,7 +237,8 @@ class Server(SecretHolder):
             expect_state(self.state, Step.REPLY.before)
             if round_number != self.last_round:
                 raise RejectedSubmission(
-                    f"round {round_number} is not open: wait for the next one", code="no-open-round"
+                    f"round {round_number} is not open: wait for the next round",
+                    code="no-open-round",
                 )
             digests = bodies.ModelDigest(self._digests.clear, self._digests.rows)
             body: bodies.Body
@@ -249,7 +250,7 @@ class Server(SecretHolder):
             elif kind is Kind.MODEL_DIGEST:
                 body = digests
             else:
-                raise RejectedSubmission(f"{kind.name} is nothing a client can ask for")
+                raise RejectedSubmission(f"a client cannot ask for {kind.name}")
             return body.message(self.plan, self.party, round_number, client)
 
     def close_round(self, *, coin: bytes = b"") -> bytes:
@@ -361,7 +362,7 @@ class Server(SecretHolder):
         expect_state(self.state, Step.HEAR_COMMIT.before)
         said = bodies.ShareCommit.from_peer(self, peer_commitment)
         if self.audit is None:
-            raise ProtocolError("this plan has no audit: reveal", code="wrong-step")
+            raise ProtocolError("this plan has no audit: call reveal()", code="wrong-step")
         with abandoned_on_error(self, on=ProtocolError):
             self.audit.take_commit(said)
         self.state = Step.HEAR_COMMIT.after
@@ -378,7 +379,7 @@ class Server(SecretHolder):
                 opens the counts first.
         """
         if self.plan.opens_counts_first:
-            raise ProtocolError("under this plan the counts are opened first: reveal_counts")
+            raise ProtocolError("this plan opens the counts first: call reveal_counts()")
         share = self._opening.reveal(self._fixed(peer_commitment))
         self._charge()
         return self._done(Step.REVEAL, share)
@@ -390,7 +391,7 @@ class Server(SecretHolder):
             ProtocolError: as `reveal`, or if the plan opens all at once.
         """
         if not self.plan.opens_counts_first:
-            raise ProtocolError("under this plan all is opened at once: reveal", code="wrong-step")
+            raise ProtocolError("this plan opens all at once: call reveal()", code="wrong-step")
         counts = self._opening.reveal_counts(self._fixed(peer_commitment))
         self._charge()
         return self._done(Step.REVEAL_COUNTS, counts)

@@ -91,7 +91,7 @@ def check_parts(party: object, plan: object, model: object) -> None:
         ParameterError: with what to pass instead.
     """
     if party not in (0, 1):
-        raise ParameterError(f"party is {party!r}: the servers are 0 and 1", code="out-of-range")
+        raise ParameterError(f"party is {party!r}: choose 0 or 1", code="out-of-range")
     expect_a(
         Plan,
         plan,
@@ -116,7 +116,7 @@ def new_round_number(given: object, last_round: int) -> int:
     number = rounds.new_round_number(given, last_round)
     if number == FETCH_ROUND:
         raise ProtocolError(
-            f"round {number} is reserved: fetches use this number",
+            f"round {number} is reserved for fetches: choose another number",
             code="round-number-reserved",
         )
     return number
