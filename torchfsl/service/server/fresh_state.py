@@ -7,6 +7,8 @@ import logging
 import shutil
 from pathlib import Path
 
+from torchfsl.service.state.witness import counter_path
+
 log = logging.getLogger(__name__)
 
 
@@ -22,7 +24,7 @@ class FreshState:
         """Look; nothing is made."""
         self._folder = folder
         self._missing = [path for path in (folder, *folder.parents) if not path.exists()]
-        counter = counter or folder.with_name(folder.name + ".witness")
+        counter = counter_path(folder, counter)
         self._counter = None if counter.exists() else counter
         self._known: set[Path] | None = None
 
