@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -157,6 +158,7 @@ def test_a_peer_that_is_cut_off_stalls_the_round_visibly_and_then_it_goes_on(
 ) -> None:
     pair = network.pair
     contributions = pair.take_part([0, 1])
+    before = len(pair.log(0))
     network.proxies[1].faults = Faults(down=True)
     network.proxies[1].break_all()
     link = Link(pair.urls[0], 0, pair.files("owner"), QUICK)
@@ -170,10 +172,18 @@ def test_a_peer_that_is_cut_off_stalls_the_round_visibly_and_then_it_goes_on(
     assert unreachable(pair) == "0.0"
     wait_until(stalled)
     wait_until(lambda: unreachable(pair) == "1.0")
+    told = pair.owner.links.info(0)["stalled"]
+    assert re.search(r"REPORT_SET since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: server 1: .+", told)
+    port = pair.metrics_ports[0]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
+        page = answer.read().decode()
+    assert "the other server does not answer: server 1: " in page  # as a last problem
+    assert pair.log(0)[before:].count("the other server does not answer: server 1: ") == 1
     time.sleep(DOWN_SECONDS)
     network.set()
     opened = pair.close()
     assert unreachable(pair) == "0.0"
+    assert pair.log(0)[before:].count("the other server answers again, after ") == 1
     assert_sums(pair.plan, opened, contributions)
     pair.open()
 

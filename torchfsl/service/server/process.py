@@ -151,6 +151,8 @@ class ServerProcess:
         ending.push_async_callback(asyncio.to_thread, self.station.close)
         link = PeerLink(settings.peer, 1 - settings.party, settings.tls)
         ending.push_async_callback(link.close)
+        ending.callback(asyncio.create_task(link.watch()).cancel)
+        self.station.expired = lambda: link.expired
         relays = Relays(self.station, link)
         ending.callback(relays.stop)
         audits = AuditDesk(self.station)
@@ -198,7 +200,7 @@ class ServerProcess:
 
     def reread(self) -> list[str]:
         """Read authorities, deny list and issuers again; names those that are as their files."""
-        self._trust.look()
+        self._trust.look(is_asked=True)
         found = [] if self._trust.is_stale else ["authorities"]
         if self.settings.deny is not None and not self._trust.is_stale:
             found.append("deny list")

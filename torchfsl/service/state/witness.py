@@ -45,7 +45,7 @@ class Progress:
 
 
 def counter_path(folder: Path, given: Path | None) -> Path:
-    """Where the rollback counter of a state folder lies: beside it, unless a path is given."""
+    """Path of the rollback counter of a state folder: the given one, or `FOLDER.witness`."""
     return given or folder.with_name(folder.name + ".witness")
 
 
