@@ -102,6 +102,8 @@ def test_only_the_peer_is_missing_before_the_other_server_is_started(
         ({"listen": "127.0.0.1:7009", "peer": "https://127.0.0.1:7009"}, "name the other's"),
         ({"grpc_health": "7000"}, "got '7000'"),
         ({"state": "/proc/nowhere"}, "state: cannot write in /proc"),
+        ({"state": "/nowhere/state"}, "state: --state is /nowhere/state, and there is no folder"),
+        ({"witness": "/nowhere/w"}, "state: --witness is /nowhere/w, and there is no folder"),
         ({"colour": "red"}, "settings: unknown setting or section colour"),
     ],
 )
@@ -284,11 +286,12 @@ def test_a_start_that_fails_leaves_nothing_of_its_own(taken: str, folder: Path) 
     with socket.create_server(("127.0.0.1", 0)) as other:
         used = {taken: f"127.0.0.1:{other.getsockname()[1]}"} if taken != "none" else {}
         state = folder / "deep" / "state"
+        state.parent.mkdir()
         path = settings(folder, state=str(state), **used)
         before = set(folder.rglob("*"))
         for made in (False, True):
             if made:  # a file of somebody else
-                state.mkdir(parents=True)
+                state.mkdir()
                 (state / "mine").write_text("x")
             if taken == "none":
                 _start(path)
@@ -298,8 +301,22 @@ def test_a_start_that_fails_leaves_nothing_of_its_own(taken: str, folder: Path) 
                 return
             with pytest.raises(ParameterError, match="cannot listen"):
                 _start(path)
-            others = {state.parent, state, state / "mine"} if made else set()
+            others = {state, state / "mine"} if made else set()
             assert set(folder.rglob("*")) == before | others
+
+
+@pytest.mark.parametrize("name", ["state", "witness"])
+def test_a_mistyped_path_makes_no_folder(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(folder.rglob("*"))
+    path = settings(folder, **{name: str(folder / "typo" / "here")})
+    with pytest.raises(SystemExit) as leaving:
+        main(["serve", "--config", str(path)])
+    assert leaving.value.code == 2
+    said = capsys.readouterr().err
+    assert f"--{name} is {folder}/typo/here, and there is no folder {folder}/typo: correct" in said
+    assert set(folder.rglob("*")) == before | {path}
 
 
 def test_a_removal_that_fails_hides_no_reason(

@@ -197,14 +197,17 @@ def test_the_owner_hears_what_a_round_waits_for(
     network.proxies[1].faults = Faults(down=True)
     network.proxies[1].break_all()
     policy = RetryPolicy(attempt_seconds=60, total_seconds=7)
-    why = r"still closed, waiting .* REPORT_SET: ask again"
+    why = r"still closed, waiting .* REPORT_SET since .*: ask again"
     with (
         contextlib.closing(Owner(pair.urls, pair.tls, policy=policy)) as owner,
         pytest.raises(calls.NotReady, match=why),
     ):
         owner.close_round(pair.number)
     said = [record.getMessage() for record in caplog.records if "server 0 is" in record.message]
-    assert said == [f"round {pair.number}: server 0 is waiting for the other server's REPORT_SET"]
+    assert len(said) == 1  # the next word would come after 10 s
+    waits = "server 0 is waiting for the other server's REPORT_SET since "
+    assert said[0].startswith(f"round {pair.number} is closed, {waits}")
+    assert re.search(r" UTC: server 1: .*; asking for \d s more$", said[0])
     network.set()
     assert_sums(pair.plan, pair.close(), contributions)
     pair.open()

@@ -14,7 +14,7 @@ from torchfsl.service.backup import past_of, settings_of
 from torchfsl.service.net.text import printable
 from torchfsl.service.server.storage import check_party
 from torchfsl.service.state.ledger import check_progress
-from torchfsl.service.state.vault import check_not_lost
+from torchfsl.service.state.vault import check_not_lost, check_parent
 from torchfsl.service.state.witness import Witness, counter_path
 from torchfsl.service.task import Task, rounds_spent
 
@@ -43,6 +43,8 @@ def check_folder(settings: ServeSettings) -> str:
         ParameterError: the folder is another server's or cannot be written, or has no room.
     """
     folder = settings.state
+    check_parent(folder, "--state")
+    check_parent(counter_path(folder, settings.witness), "--witness")
     _check_ledger(folder, counter_path(folder, settings.witness), settings.party)
     _, free = free_space(folder)
     if free <= settings.node.reserve_bytes:

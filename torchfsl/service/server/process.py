@@ -47,6 +47,8 @@ from torchfsl.service.server.storage import NodeSettings
 from torchfsl.service.server.supervision import supervised
 from torchfsl.service.server.web_settings import WebSettings
 from torchfsl.service.server.worker import keep_memory
+from torchfsl.service.state.vault import check_parent
+from torchfsl.service.state.witness import counter_path
 
 log = logging.getLogger("torchfsl.service")
 
@@ -111,6 +113,8 @@ class ServerProcess:
             settings.web.context()
         self._limits = _fitting(settings.limits, 1 if settings.web is None else 2)
         self._ending = contextlib.AsyncExitStack()
+        check_parent(settings.state, "--state")
+        check_parent(counter_path(settings.state, settings.witness), "--witness")
         self._fresh = FreshState(settings.state, settings.witness)
         lock = _lock(settings.state)
         self._ending.callback(lock.close)
@@ -187,6 +191,8 @@ class ServerProcess:
             driver.resume()
         audits.resume()
         self._fresh.keep()
+        if self.node.task is None:
+            log.info("server %d has no task yet in %s", settings.party, settings.state)
         log.info("server %d listens on port %d", settings.party, self.port)
 
     def _certificates(self) -> bytes:
@@ -357,7 +363,7 @@ def _lock(folder: Path) -> IO[bytes]:
         ParameterError: another process has it, or this one may not write in it.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True, mode=0o700)
         file = (folder / "lock").open("wb")
     except OSError as error:
         raise ParameterError(

@@ -102,6 +102,8 @@ class RoundDriver:
     async def abandon(self, number: int, reason: str) -> dict[str, Any]:
         """End a round unopened at both servers. Again for one that has ended so does not raise.
 
+        The reason of the first end stays, also at the other server.
+
         A server 0 that has lost its state and runs no round ends what runs at server 1.
 
         Raises:
@@ -110,13 +112,15 @@ class RoundDriver:
             NotReady: it has ended here, and the other server does not answer.
         """
         station = self._station
+        row = self._ledger.round(number)
+        if row is not None and row.state is StoredState.UNOPENED:
+            reason = row.reason
         request = calls.encode_request(round=number, reason=reason)
         if len(request) > calls.MAX_REQUEST_BYTES:  # signs outside of ASCII have grown
             raise ParameterError(
                 f"the reason makes a request of {len(request)} bytes to the other server, which "
                 f"takes {calls.MAX_REQUEST_BYTES}: write a shorter one"
             )
-        row = self._ledger.round(number)
         knows = row is not None or station.node.storage.running() is not None
         if knows and (row is None or row.state is not StoredState.UNOPENED):
             await station.abandon(number, reason)

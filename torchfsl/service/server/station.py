@@ -65,7 +65,7 @@ class Station:
 
     @property
     def waits(self) -> str:
-        """What has to happen at the other server, or empty."""
+        """The step or the renewal of the other server that is missing, or empty."""
         return self.stalled or self.expired()
 
     @property
