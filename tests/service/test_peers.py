@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -12,11 +14,13 @@ import grpc.aio
 import pytest
 
 from torchfsl.errors import Error
+from torchfsl.fsl.messages import Kind
 from torchfsl.service.net import calls
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.server import peers
 from torchfsl.service.server.peers import PeerLink
+from torchfsl.service.server.round_driver import RoundDriver
 
 NO_FILES = TlsFiles.in_folder(Path(), "nobody")
 
@@ -116,3 +120,22 @@ def test_a_time_without_answers_is_logged_when_it_begins_and_when_it_ends(
         ("WARNING", "the other server does not answer: server 1: down 0"),
         ("INFO", "the other server answers again, after 0 s"),
     ]
+
+
+def test_a_step_that_takes_long_is_logged_once_as_a_stalled_round(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    station, link = SimpleNamespace(stalled=""), SimpleNamespace(unreachable=False)
+    driver: Any = SimpleNamespace(_station=station, _link=link)
+    still = RoundDriver._patient(driver, 3, Kind.SHARE)
+    assert still("")
+    assert station.stalled == ""
+    for _ in range(3):
+        assert still("no answer in 15 s")
+    assert re.fullmatch(
+        r"waiting for the other server's SHARE since [-\d]+ [:\d]+ UTC: no answer in 15 s",
+        station.stalled,
+    )
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("WARNING", "round 3 is stalled")
+    assert record.__dict__["reason"] == station.stalled
