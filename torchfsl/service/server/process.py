@@ -143,6 +143,8 @@ class ServerProcess:
             settings.party, settings.state, settings.tls.authorities(), node,
             settings.tls.seal_pair()[0], witness=settings.witness,
         )  # fmt: skip
+        if self.node.task is None:
+            log.info("server %d has no task yet in %s", settings.party, settings.state)
         self._listening = bound_socket(settings.listen)
         self.port = int(self._listening.getsockname()[1])
         self._web_listening = bound_socket(settings.web.listen) if settings.web else None
@@ -153,10 +155,7 @@ class ServerProcess:
         settings, ending = self.settings, self._ending
         self.station = Station(self.node, self._limits)
         ending.push_async_callback(asyncio.to_thread, self.station.close)
-        link = PeerLink(settings.peer, 1 - settings.party, settings.tls)
-        ending.push_async_callback(link.close)
-        ending.callback(asyncio.create_task(link.watch()).cancel)
-        self.station.expired = lambda: link.expired
+        link = self._reach_peer()
         relays = Relays(self.station, link)
         ending.callback(relays.stop)
         audits = AuditDesk(self.station)
@@ -191,9 +190,16 @@ class ServerProcess:
             driver.resume()
         audits.resume()
         self._fresh.keep()
-        if self.node.task is None:
-            log.info("server %d has no task yet in %s", settings.party, settings.state)
         log.info("server %d listens on port %d", settings.party, self.port)
+
+    def _reach_peer(self) -> PeerLink:
+        """The channel to the other server, and whether its certificate has expired."""
+        settings, ending = self.settings, self._ending
+        link = PeerLink(settings.peer, 1 - settings.party, settings.tls)
+        ending.push_async_callback(link.close)
+        ending.callback(asyncio.create_task(link.watch()).cancel)
+        self.station.expired = lambda: link.expired
+        return link
 
     def _certificates(self) -> bytes:
         """Those of the sealing key and of the signing key, PEM."""
