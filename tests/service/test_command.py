@@ -211,6 +211,7 @@ def test_a_server_that_is_down_is_named_at_once_and_once(
         lines = capsys.readouterr().out.splitlines()
         assert [line[:10] for line in lines] == ["server 0: ", "server 1: "]
         assert "server 1: server 1" not in lines[1]
+        assert lines == [f"server {party}: no answer in 10 s" for party in (0, 1)]
     else:
         assert "server 0: " in complaint(capsys, *arguments)
     said = [record.getMessage() for record in caplog.records]

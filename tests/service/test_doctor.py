@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import fcntl
 import os
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from tests.support.network import Pair
 from torchfsl.errors import ParameterError
 from torchfsl.service import Owner, connect, doctor, serving
 from torchfsl.service.command import main
-from torchfsl.service.doctor import _budget, _opens_rows, _task
+from torchfsl.service.doctor import _opens_rows
 from torchfsl.service.local import LoopbackServers, free_ports
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.server import door
 from torchfsl.service.server.process import ServerProcess, serve
 from torchfsl.service.state.ledger import Ledger
+from torchfsl.service.state.witness import Progress, Witness
+from torchfsl.service.state_checks import check_budget, check_task
 from torchfsl.service.task import rounds_spent
 
 
@@ -99,6 +102,8 @@ def test_only_the_peer_is_missing_before_the_other_server_is_started(
         ({"listen": "127.0.0.1:7009", "peer": "https://127.0.0.1:7009"}, "name the other's"),
         ({"grpc_health": "7000"}, "got '7000'"),
         ({"state": "/proc/nowhere"}, "state: cannot write in /proc"),
+        ({"state": "/nowhere/state"}, "state: --state is /nowhere/state, and there is no folder"),
+        ({"witness": "/nowhere/w"}, "state: --witness is /nowhere/w, and there is no folder"),
         ({"colour": "red"}, "settings: unknown setting or section colour"),
     ],
 )
@@ -150,19 +155,23 @@ def test_a_server_with_a_wrong_key_does_not_say_that_the_port_is_in_use(
     assert "listen" not in said
 
 
-def test_an_address_in_use_is_a_note_and_names_who_has_it(
+def test_an_address_in_use_fails_unless_this_states_own_server_has_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         report = doctor.Report()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        report.check("listen", lambda: doctor._address(address, tmp_path, report))
-        assert f"note    another program has {address}, and no " in capsys.readouterr().out
         with (tmp_path / "lock").open("wb") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            report.check("listen", lambda: doctor._address(address, tmp_path, report))
-        assert f"taken while the server on the state in {tmp_path} runs" in capsys.readouterr().out
-    assert not report.failed
+            report.check("listen", lambda: doctor._address(address, tmp_path))
+        said = f"ok      listen: {address} is in use while the server with the state in {tmp_path}"
+        assert capsys.readouterr().out.startswith(said)
+        assert not report.failed
+        report.check("listen", lambda: doctor._address(address, tmp_path))
+        said = capsys.readouterr().out
+    assert said.startswith(f"FAILED  listen: {address} is in use by another program, and no ")
+    assert "note" not in said
+    assert report.failed
 
 
 def test_days_are_rounded_and_the_file_that_expires_first_is_named(
@@ -259,15 +268,15 @@ def test_noise_that_was_removed_is_told_with_what_it_costs(tmp_path: Path) -> No
     with Pair(tmp_path, plan) as pair:
         pair.start()
         pair.set_up()
-        assert _budget(pair.state(1)).startswith("rounds spent 0 of 60, ")
+        assert check_budget(pair.state(1)).startswith("rounds spent 0 of 60, ")
         pair.kill(1)
         next(pair.state(1).glob("noise-*.ring")).unlink()
         with pytest.raises(ParameterError, match="Privacy holds, later rounds have more noise"):
-            _budget(pair.state(1))
+            check_budget(pair.state(1))
         ledger = Ledger(pair.state(1) / "state.sqlite")
         ledger.put_setting("halted", b"the models differ")  # which wipes the noise
         ledger.close()
-        assert _budget(pair.state(1)) == (
+        assert check_budget(pair.state(1)) == (
             "rounds spent 0 of 60, reports of clients that count 0, bytes of past noise 0"
         )
 
@@ -277,11 +286,12 @@ def test_a_start_that_fails_leaves_nothing_of_its_own(taken: str, folder: Path) 
     with socket.create_server(("127.0.0.1", 0)) as other:
         used = {taken: f"127.0.0.1:{other.getsockname()[1]}"} if taken != "none" else {}
         state = folder / "deep" / "state"
+        state.parent.mkdir()
         path = settings(folder, state=str(state), **used)
         before = set(folder.rglob("*"))
         for made in (False, True):
             if made:  # a file of somebody else
-                state.mkdir(parents=True)
+                state.mkdir()
                 (state / "mine").write_text("x")
             if taken == "none":
                 _start(path)
@@ -291,8 +301,22 @@ def test_a_start_that_fails_leaves_nothing_of_its_own(taken: str, folder: Path) 
                 return
             with pytest.raises(ParameterError, match="cannot listen"):
                 _start(path)
-            others = {state.parent, state, state / "mine"} if made else set()
+            others = {state, state / "mine"} if made else set()
             assert set(folder.rglob("*")) == before | others
+
+
+@pytest.mark.parametrize("name", ["state", "witness"])
+def test_a_mistyped_path_makes_no_folder(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(folder.rglob("*"))
+    path = settings(folder, **{name: str(folder / "typo" / "here")})
+    with pytest.raises(SystemExit) as leaving:
+        main(["serve", "--config", str(path)])
+    assert leaving.value.code == 2
+    said = capsys.readouterr().err
+    assert f"--{name} is {folder}/typo/here, and there is no folder {folder}/typo: correct" in said
+    assert set(folder.rglob("*")) == before | {path}
 
 
 def test_a_removal_that_fails_hides_no_reason(
@@ -352,13 +376,68 @@ def test_lying_clients_count_once_per_tree_of_a_row_or_without_proofs_at_will(
     assert _opens_rows(plan, counts) == opens
 
 
+def test_a_sealing_key_that_the_plan_does_not_name_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Pair(tmp_path) as pair:
+        pair.start()
+        pair.set_up()
+        path = settings(
+            tmp_path, listen=f"127.0.0.1:{pair.ports[0]}", peer=pair.urls[1],
+            state=str(pair.state(0)),
+        )  # fmt: skip
+        assert failures(capsys, "--config", path) == []
+        for kind in ("key", "pem"):
+            (pair.tls / f"server-0-seal.{kind}").unlink()
+        make_development_certificates(pair.tls, [])
+        (found,) = failures(capsys, "--config", path)
+    assert found.startswith("FAILED  sealing certificate and key: the plan of the task names")
+    assert pair.plan.server_keys[0] in found
+    assert "put the key that the plan names and its certificate back" in found
+
+
+def test_a_state_that_serve_refuses_is_refused_by_doctor_in_the_same_words(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, state = settings(folder), folder / "state"
+    _start(path)
+    assert [line.split(":")[0] for line in failures(capsys, "--config", path)] == [
+        "FAILED  server 1"
+    ]
+    shutil.move(state, folder / "away")
+    witness, kept = folder / "state.witness", (folder / "state.witness").read_bytes()
+    for damage in ("folder lost", "ledger lost", "counter lost", "counter of another"):
+        if damage == "ledger lost":
+            (state / "models").mkdir(parents=True)
+        elif damage == "counter lost":
+            shutil.rmtree(state)
+            shutil.move(folder / "away", state)
+            witness.unlink()
+        elif damage == "counter of another":
+            Witness(witness).mark(Progress(bytes(16), 1))
+        refusal = _refusal(path, capsys)
+        before = set(folder.rglob("*"))
+        found = [line for line in failures(capsys, "--config", path) if "  state: " in line]
+        assert found == [f"FAILED  state: {refusal}"], damage
+        assert set(folder.rglob("*")) == before
+    witness.write_bytes(kept)
+    assert not any("  state: " in line for line in failures(capsys, "--config", path))
+
+
+def _refusal(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `torchfsl serve` says to a state that must not be used."""
+    assert main(["serve", "--config", str(path)]) == 65
+    last = capsys.readouterr().err.splitlines()[-1]
+    return last.removeprefix("torchfsl: ")
+
+
 def test_a_task_whose_rounds_are_spent_says_so_with_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Pair(tmp_path, dataclasses.replace(mixed_plan(), max_rounds=1)) as pair:
         pair.start()
         pair.set_up()
-        assert _task(pair.state(0)) == "goes on; aggregates beyond their bound: 0"
+        assert check_task(pair.state(0)) == "goes on; aggregates beyond their bound: 0"
         pair.open()
         pair.assert_serves()
         where = ["--servers", ",".join(pair.urls), "--tls", str(pair.tls)]
@@ -366,6 +445,6 @@ def test_a_task_whose_rounds_are_spent_says_so_with_the_remedy(
         for shown in (where, ["--state", str(pair.state(0))]):
             assert main(["status", *shown]) == 0
             assert told in capsys.readouterr().out
-        assert _task(pair.state(1)) == f"{told}; aggregates beyond their bound: 0"
+        assert check_task(pair.state(1)) == f"{told}; aggregates beyond their bound: 0"
     assert 'operators set replace = "owner" and the coordinator starts another task' in told
     assert rounds_spent(1, 2) == rounds_spent(9, 0) == ""

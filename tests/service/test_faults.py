@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -157,6 +158,7 @@ def test_a_peer_that_is_cut_off_stalls_the_round_visibly_and_then_it_goes_on(
 ) -> None:
     pair = network.pair
     contributions = pair.take_part([0, 1])
+    before = len(pair.log(0))
     network.proxies[1].faults = Faults(down=True)
     network.proxies[1].break_all()
     link = Link(pair.urls[0], 0, pair.files("owner"), QUICK)
@@ -170,10 +172,18 @@ def test_a_peer_that_is_cut_off_stalls_the_round_visibly_and_then_it_goes_on(
     assert unreachable(pair) == "0.0"
     wait_until(stalled)
     wait_until(lambda: unreachable(pair) == "1.0")
+    told = pair.owner.links.info(0)["stalled"]
+    assert re.search(r"REPORT_SET since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: server 1: .+", told)
+    port = pair.metrics_ports[0]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
+        page = answer.read().decode()
+    assert "the other server does not answer: server 1: " in page  # as a last problem
+    assert pair.log(0)[before:].count("the other server does not answer: server 1: ") == 1
     time.sleep(DOWN_SECONDS)
     network.set()
     opened = pair.close()
     assert unreachable(pair) == "0.0"
+    assert pair.log(0)[before:].count("the other server answers again, after ") == 1
     assert_sums(pair.plan, opened, contributions)
     pair.open()
 
@@ -187,14 +197,17 @@ def test_the_owner_hears_what_a_round_waits_for(
     network.proxies[1].faults = Faults(down=True)
     network.proxies[1].break_all()
     policy = RetryPolicy(attempt_seconds=60, total_seconds=7)
-    why = r"still closed, waiting .* REPORT_SET: ask again"
+    why = r"still closed, waiting .* REPORT_SET since .*: ask again"
     with (
         contextlib.closing(Owner(pair.urls, pair.tls, policy=policy)) as owner,
         pytest.raises(calls.NotReady, match=why),
     ):
         owner.close_round(pair.number)
     said = [record.getMessage() for record in caplog.records if "server 0 is" in record.message]
-    assert said == [f"round {pair.number}: server 0 is waiting for the other server's REPORT_SET"]
+    assert len(said) == 1  # the next word would come after 10 s
+    waits = "server 0 is waiting for the other server's REPORT_SET since "
+    assert said[0].startswith(f"round {pair.number} is closed, {waits}")
+    assert re.search(r" UTC: server 1: .*; asking for \d s more$", said[0])
     network.set()
     assert_sums(pair.plan, pair.close(), contributions)
     pair.open()

@@ -21,8 +21,11 @@ from tests.support.federation import make_plan, make_segment, mixed_plan, wanted
 from tests.support.network import Pair, assert_sums
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl.messages import Kind
+from torchfsl.service.client import links
+from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.client.outbox import Outbox
 from torchfsl.service.client.remote import RemoteTransport, submit
+from torchfsl.service.command import main
 from torchfsl.service.net import calls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,6 +193,39 @@ def test_the_owner_ends_rounds_by_command(pair: Pair) -> None:
     assert "no round is running" in nothing.value.stderr
     pair.open()
     pair.assert_serves()
+
+
+def test_commands_say_what_a_round_waits_for_and_keep_the_first_reason_of_its_end(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(links, "RetryPolicy", lambda **_: RetryPolicy(total_seconds=7))
+    with Pair(tmp_path) as pair:
+        pair.start()
+        pair.set_up()
+        number = pair.open()
+        pair.kill(1)
+        where = ("--servers", ",".join(pair.urls), "--tls", str(pair.tls))
+        with pytest.raises(SystemExit):
+            main(["close", *where])
+        assert capsys.readouterr().out == (
+            f"closing round {number}: waiting at most 3600 s for both servers\n"
+        )
+        assert f"round {number} is closed, server 0 is waiting for the other" in caplog.text
+        with pytest.raises(SystemExit):
+            main(["abandon", *where, "--reason", "no power"])
+        assert "has ended here, and the other server does not" in capsys.readouterr().err
+        pair.start(1)
+        main(["abandon", *where, "--reason", "tried out"])
+        told = f"round {number} ended unopened before: no power\n"
+        assert capsys.readouterr().out == told
+        for party in (0, 1):
+            main(["status", "--state", str(pair.state(party))])
+            said = capsys.readouterr().out
+            assert "no power" in said
+            assert "tried out" not in said
 
 
 def test_an_interrupted_client_sends_the_same_bytes_again(pair: Pair, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -12,17 +14,20 @@ import grpc.aio
 import pytest
 
 from torchfsl.errors import Error
+from torchfsl.fsl.messages import Kind
 from torchfsl.service.net import calls
+from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.server import peers
 from torchfsl.service.server.peers import PeerLink
+from torchfsl.service.server.round_driver import RoundDriver
 
 NO_FILES = TlsFiles.in_folder(Path(), "nobody")
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE])
 def test_a_call_that_fails_leaves_the_others_alone(
-    code: grpc.StatusCode, monkeypatch: pytest.MonkeyPatch
+    code: grpc.StatusCode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A relay may be refused while a step is under way, as when a round closes."""
 
@@ -50,7 +55,9 @@ def test_a_call_that_fails_leaves_the_others_alone(
         monkeypatch.setattr(
             peers, "aio_channel", lambda *_: grpc.aio.insecure_channel(f"127.0.0.1:{port}")
         )
-        monkeypatch.setattr(peers, "server_certificate", lambda *_: b"")
+        make_development_certificates(tmp_path, [])
+        certificate = (tmp_path / "server-1.pem").read_bytes()
+        monkeypatch.setattr(peers, "server_certificate", lambda *_: certificate)
         link = PeerLink("https://unused:1", 1, NO_FILES)
         under_way = asyncio.create_task(link.call("Step", b"x", limit=10))
         with pytest.raises(Error):
@@ -63,3 +70,72 @@ def test_a_call_that_fails_leaves_the_others_alone(
         return answers
 
     assert asyncio.run(run()) == [b"done", b"done"]
+
+
+def test_a_time_without_answers_is_logged_when_it_begins_and_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "torchfsl.service.peers")
+    make_development_certificates(tmp_path, [])
+    certificate = (tmp_path / "server-1.pem").read_bytes()
+    failures = [calls.NotReady(f"server 1: down {count}") for count in range(3)]
+    whys = []
+
+    def answer(*_: Any) -> bytes:
+        if failures:
+            raise failures.pop(0)
+        return certificate
+
+    def still(why: str) -> bool:
+        whys.append(why)
+        assert link.why == why
+        assert link.unreachable == bool(why)
+        return True
+
+    async def step(_: bytes, __: Any) -> bytes:
+        return b"done"
+
+    async def run() -> bytes:
+        server = grpc.aio.server()
+        handlers = {"Step": grpc.unary_unary_rpc_method_handler(step)}
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(calls.SERVICE, handlers),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        monkeypatch.setattr(
+            peers, "aio_channel", lambda *_: grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        )
+        monkeypatch.setattr(peers, "server_certificate", answer)
+        said = await link.insist("Step", b"x", limit=10, still=still)
+        await link.close()
+        await server.stop(None)
+        return said
+
+    link = PeerLink("https://unused:1", 1, NO_FILES)
+    assert asyncio.run(run()) == b"done"
+    assert whys == ["", "server 1: down 0", "server 1: down 1", "server 1: down 2"]
+    assert not link.unreachable
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "the other server does not answer: server 1: down 0"),
+        ("INFO", "the other server answers again, after 0 s"),
+    ]
+
+
+def test_a_step_that_takes_long_is_logged_once_as_a_stalled_round(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    station, link = SimpleNamespace(stalled=""), SimpleNamespace(unreachable=False)
+    driver: Any = SimpleNamespace(_station=station, _link=link)
+    still = RoundDriver._patient(driver, 3, Kind.SHARE)
+    assert still("")
+    assert station.stalled == ""
+    for _ in range(3):
+        assert still("no answer in 15 s")
+    assert re.fullmatch(
+        r"waiting for the other server's SHARE since [-\d]+ [:\d]+ UTC: no answer in 15 s",
+        station.stalled,
+    )
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("WARNING", "round 3 is stalled")
+    assert record.__dict__["reason"] == station.stalled

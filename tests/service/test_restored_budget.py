@@ -17,8 +17,8 @@ from tests.support.federation import make_state, mixed_plan
 from torchfsl.errors import DecodeError, ParameterError, RejectedSubmission
 from torchfsl.service.backup import Backup, restore
 from torchfsl.service.command import main
-from torchfsl.service.doctor import _budget
 from torchfsl.service.net.identity import Authorities
+from torchfsl.service.state_checks import check_budget
 from torchfsl.service.task import Past, Task, bind_plan, decode_task, encode_task
 
 PLAN = private(mixed_plan(), max_participations=3)  # four rounds apart, as noise is correlated
@@ -48,7 +48,7 @@ def test_a_restored_task_refuses_who_came_before_the_backup(
         assert main(arguments) == 0
         assert "rounds spent 2 of 60, reports of clients that count 4" in capsys.readouterr().out
         for party in (0, 1):
-            assert _budget(pair.state(party)).startswith(
+            assert check_budget(pair.state(party)).startswith(
                 "rounds spent 2 of 60, reports of clients that count 4"
             )
             pair.kill(party)
@@ -60,7 +60,7 @@ def test_a_restored_task_refuses_who_came_before_the_backup(
                 pair.take_part([early])
         pair.take_part([4])
         pair.close()
-        assert _budget(pair.state(0)).startswith(
+        assert check_budget(pair.state(0)).startswith(
             "rounds spent 3 of 60, reports of clients that count 5"
         )
 

@@ -24,8 +24,8 @@ from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.client.remote import RemoteTransport, take_back_unopened
 from torchfsl.service.client.sent_reports import SentReports
-from torchfsl.service.doctor import _budget
 from torchfsl.service.net import calls
+from torchfsl.service.state_checks import check_budget
 
 PLAN = private(
     mixed_plan(), max_participations=2, min_separation=3, noise_taps=(), noise_sigma=1 << 20
@@ -235,6 +235,6 @@ def test_rounds_end_for_a_client_that_has_finished_and_a_round_that_ended_free_i
                 assert 'torchfsl_participations_refused_total{why="participations-spent"}' in shown
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as page:
                     assert "Noise and participation at this server" in page.read().decode()
-                assert _budget(pair.state(0)) == (
+                assert check_budget(pair.state(0)) == (
                     "rounds spent 1 of 60, reports of clients that count 2, bytes of past noise 0"
                 )

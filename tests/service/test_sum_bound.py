@@ -19,11 +19,11 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.norms import LIED
 from torchfsl.fsl.server.server import Server
-from torchfsl.service.doctor import _task
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server.node import Node
 from torchfsl.service.state import vault
 from torchfsl.service.state.steps import StoredState
+from torchfsl.service.state_checks import check_task
 from torchfsl.service.task import Task, bind_plan, encode_task
 
 assert authorities  # a fixture
@@ -72,7 +72,7 @@ def test_a_sum_that_cannot_be_halts_both_servers_whenever_one_is_killed(
         assert LIED in row.reason
         assert "counts as opened" in row.reason
         with pytest.raises(ParameterError, match=f"halted: {LIED}.*the page 'Incidents'"):
-            _task(node.storage.folder)
+            check_task(node.storage.folder)
         with pytest.raises(ProtocolError, match="halted"):
             node.begin(2)
         with pytest.raises(ProtocolError, match="no round was opened"):
@@ -114,7 +114,7 @@ def test_a_scaled_sum_is_applied_and_counted_once_whenever_a_server_is_killed(
         assert set(opened.scaled) == {s.name for s in BOUNDED.segments}
         assert all(0.1 < left < 0.2 for left in opened.scaled.values())
         assert storage.sums_scaled == 1
-        assert _task(storage.folder) == "goes on; aggregates beyond their bound: 1"
+        assert check_task(storage.folder) == "goes on; aggregates beyond their bound: 1"
         row = storage.ledger.last_round()
         assert row is not None
         assert row.state is StoredState.APPLIED

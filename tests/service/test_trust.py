@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,42 @@ def test_what_cannot_be_read_leaves_in_force_what_was_read_before(
     assert not who.is_stale
     with pytest.raises(ParameterError, match="cannot read"):
         Trust(TlsFiles.in_folder(folder, "server-0"), folder / "missing")
+
+
+def test_a_deny_list_that_is_missing_is_refused_with_a_command_that_mends_it(folder: Path) -> None:
+    deny, files = folder / "deny", TlsFiles.in_folder(folder, "server-0")
+    with pytest.raises(ParameterError, match="No such file") as refused:
+        Trust(files, deny)
+    said, command = str(refused.value).removesuffix("`").split("`")
+    assert said.startswith(f"cannot read the deny list {deny} (")
+    assert command == f"touch {deny}"
+    subprocess.run(command.split(), check=True)
+    assert may_call(Trust(files, deny), folder / "client-0.pem")
+    deny.write_bytes(b"\xff")
+    with pytest.raises(ParameterError, match=r"not UTF-8\): correct the path or the file"):
+        read_deny_list(deny)
+
+
+def test_a_hang_up_names_the_bad_line_of_a_deny_list_each_time_and_keeps_the_old_list(
+    pair: Pair, tmp_path: Path
+) -> None:
+    deny, client = tmp_path / "deny", pair.files("client-0")
+    deny.write_text("torchfsl:client:0\n")
+    wait_until(lambda: "on this server's deny list" in asks(pair, client))
+    deny.write_text("torchfsl:owner\ntorchfsl:klient:0\n")
+    for times in (1, 2):
+        hang_up(pair)
+        wait_until(lambda times=times: pair.log(0).count("nothing needs a restart") == times)  # type: ignore[misc]
+        lines = [json.loads(line) for line in pair.log(0).splitlines()]
+        errors = [line for line in lines if "line 2" in line["message"]]
+        assert len(errors) == times
+        assert errors[-1]["level"] == "error"
+        assert errors[-1]["message"].startswith(
+            f"who may call stays as it was: {deny}, line 2: 'torchfsl:klient:0' is neither "
+        )
+        assert errors[-1]["message"].endswith(": correct the line")
+    assert "on this server's deny list" in asks(pair, client)
+    assert asks(pair, pair.files("owner")) == ""
 
 
 def test_clients_may_have_two_authorities_while_one_takes_the_place_of_the_other(

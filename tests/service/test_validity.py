@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socketserver
 import threading
@@ -23,6 +24,7 @@ from torchfsl.service.net import trust
 from torchfsl.service.net.calls import NotReady
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles, channel, server_certificate
+from torchfsl.service.net.identity import load_certificate
 from torchfsl.service.net.trust import Validity
 
 FILES = [
@@ -83,8 +85,27 @@ def test_a_new_sealing_certificate_is_taken_if_it_is_for_the_same_key(
     shutil.copy(other / "server-0-seal.pem", path)
     assert [known.seal_certificate() for _ in range(3)] == [renewed] * 3
     assert caplog.text.count("of another key") == 1
+    assert known.is_stale
     with pytest.raises(ParameterError, match="not the certificate of the key next to it"):
         Validity(TlsFiles.in_folder(folder, "server-0"), 0)
+    shutil.copy(other / "server-0-seal.key", folder)  # a pair, which no plan names
+    assert [known.seal_certificate() for _ in range(3)] == [renewed] * 3
+    assert known.is_stale
+
+
+def test_the_log_names_a_renewed_certificate_once_with_subject_and_end(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "torchfsl.service.validity")
+    known = Validity(TlsFiles.in_folder(folder, "server-0"), 0)
+    assert [known.expired for _ in range(3)] == [""] * 3
+    assert not caplog.records
+    reissue(folder, "ca-server-0", "server-0", days=20)
+    assert [known.expired for _ in range(3)] == [""] * 3
+    end = load_certificate((folder / "server-0.pem").read_bytes()).not_valid_after_utc
+    (line,) = [(one.levelname, one.getMessage()) for one in caplog.records]
+    wanted = f"new connections use the new certificate {folder}/server-0.pem: CN=server-0, until "
+    assert line == ("INFO", f"{wanted}{end:%Y-%m-%d %H:%M UTC}")
 
 
 def another_key(folder: Path) -> None:
@@ -188,6 +209,41 @@ def test_a_server_nobody_gets_in_to_says_why_and_goes_on_once_that_is_renewed(
     reissue(pair.tls, authority, name, days=9)
     wait_until(lambda: ready(pair, 0) == "")
     assert answer(pair, client) == ""
+
+
+def test_the_other_server_shows_a_certificate_that_has_expired_until_it_is_renewed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Pair(tmp_path) as pair:
+        reissue(pair.tls, "ca-server-1", "server-1", days=20 / 86400)
+        pair.start()
+        pair.set_up()
+        pair.open()
+        assert health_of(pair, 0) == (True, "")
+        assert "torchfsl_peer_unreachable 0.0" in page_of(pair, 0, "metrics")
+        told = "waiting for server 1 to renew its certificate or its authority's, which has expired"
+        wait_until(lambda: health_of(pair, 0) == (False, told))
+        assert "torchfsl_peer_unreachable 1.0" in page_of(pair, 0, "metrics")
+        assert pair.owner.links.info(0)["stalled"] == told
+        reissue(pair.tls, "ca-server-1", "server-1", days=9)
+        wait_until(lambda: health_of(pair, 0) == (True, ""))
+        wait_until(lambda: "torchfsl_peer_unreachable 0.0" in page_of(pair, 0, "metrics"))
+        pair.assert_serves()
+
+
+def page_of(pair: Pair, party: int, page: str) -> str:
+    """A page of the metrics port, whatever its status."""
+    url = f"http://127.0.0.1:{pair.metrics_ports[party]}/{page}"
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
+def health_of(pair: Pair, party: int) -> tuple[bool, str]:
+    told = json.loads(page_of(pair, party, "health"))
+    return told["ok"], told["stalled"]
 
 
 def test_clients_get_a_renewed_sealing_certificate_without_a_restart(pair: Pair) -> None:

@@ -3,7 +3,7 @@
 Needs the `service` extra. Read `task`, `state` (bytes on disk), `net` (who calls, and how bytes
 travel), `server` (one server that survives a crash), `client` (the way to both servers), `local`
 (both on this machine). The `torchfsl` command is in `serving`, `reporting`, `watching`, `doctor`,
-`machine`, `backup`, `estimating` and `command`.
+`state_checks`, `machine`, `backup`, `estimating` and `command`.
 
 Invariant: an acknowledged report is in the sum of its round, or that round opens nothing.
 

@@ -206,7 +206,7 @@ def settings_of(folder: Path) -> dict[str, bytes]:
             f"{folder} has no state.sqlite: name a server's state folder",
             code="not-a-state-folder",
         )
-    names = "'task', 'model', 'opened', 'halted', 'scaled'"
+    names = "'task', 'model', 'opened', 'halted', 'scaled', 'party', 'identity', 'generation'"
     query = f"SELECT name, value FROM settings WHERE name IN ({names})"  # noqa: S608 (ours)
     return {name: bytes(value) for name, value in _asked(folder, query)}
 

@@ -73,6 +73,9 @@ Close the open round now, as its coordinator.
 Both servers finish it: the sum over its reports is opened if there are enough of them.
 """
 
+_CLOSE_SECONDS = 3600
+"""How long `torchfsl close` waits."""
+
 _ABANDON = """\
 End the running round unopened, as its coordinator.
 Nothing of it is opened, and its number is used up. Refused once a share may have left server 0.
@@ -306,6 +309,10 @@ def _admit(options: argparse.Namespace) -> int:
             raise ParameterError(
                 f"{options.key} exists: name a new file, or leave --new out"
             ) from None
+        except OSError as error:
+            raise ParameterError(
+                f"cannot write {options.key} ({error.strerror}): correct the path of --key"
+            ) from error
         key = make_sign_key(options.key)
         print(f'[[issuer]]\nname = "{options.issuer}"\nkey = "{key}"')
         print(f"numbers = [[{first}, {last}]]\nshare = 0.5\ncounts = 1")
@@ -388,8 +395,10 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _close(options: argparse.Namespace) -> int:
-    with _owner(options, seconds=3600) as owner:
+    with _owner(options, seconds=_CLOSE_SECONDS) as owner:
         number = owner.running_round()
+        say(f"closing round {number}: waiting at most {_CLOSE_SECONDS} s for both servers")
+        logging.getLogger("torchfsl.service.owner").setLevel(logging.INFO)
         row = owner.close_round(number)
         counts = f"complete reports {row['reports']}, in the sum {row['accepted']}"
         print(f"round {number} is applied: {counts}")
@@ -399,8 +408,9 @@ def _close(options: argparse.Namespace) -> int:
 def _abandon(options: argparse.Namespace) -> int:
     with _owner(options, seconds=60) as owner:
         number = owner.running_round()
-        owner.abandon_round(number, options.reason)
-        print(f"round {number} ended unopened")
+        why = owner.abandon_round(number, options.reason)["reason"]
+        earlier = "" if why.startswith(printable(options.reason)) else " before"
+        say(f"round {number} ended unopened{earlier}: {printable(why)}")
     return 0
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,15 +18,21 @@ from torchfsl.fsl.plan.proof_shape import row_trees
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.kernels.backends import backend
 from torchfsl.service import machine, serving
-from torchfsl.service.backup import past_of, settings_of
 from torchfsl.service.net.addresses import bound_socket
 from torchfsl.service.net.certificates import file_name
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role, days_left, in_days, load_certificate
 from torchfsl.service.net.issuers import Issuers
-from torchfsl.service.net.text import printable, say
+from torchfsl.service.net.text import say
 from torchfsl.service.net.trust import checked_seal, ends_of, read_deny_list
-from torchfsl.service.task import Task, rounds_spent
+from torchfsl.service.state_checks import (
+    check_budget,
+    check_folder,
+    check_task,
+    free_space,
+    is_running,
+    plan_in,
+)
 from torchfsl.version import __version__
 
 if TYPE_CHECKING:
@@ -115,7 +118,7 @@ def _server(report: Report, settings: ServeSettings) -> None:
 
     files, party = settings.tls, settings.party
     report.check("certificate and key", lambda: _party(files, Identity(Role.SERVER, party)))
-    report.check("sealing certificate and key", lambda: _seal(files, party))
+    report.check("sealing certificate and key", lambda: _plan_seal(settings))
     if settings.node.floors.auditors or files.auditor_authorities:
         report.check("audit", lambda: _audit(settings))
     for path in (files.key, files.seal_certificate.with_suffix(".key")):
@@ -126,17 +129,17 @@ def _server(report: Report, settings: ServeSettings) -> None:
     for name in ("listen", "metrics", "grpc_health"):
         if address := getattr(settings, name):
             what = name.replace("_", "-")
-            report.check(what, lambda a=address: _address(a, settings.state, report))  # type: ignore[misc]
+            report.check(what, lambda a=address: _address(a, settings.state))  # type: ignore[misc]
     if settings.web is not None:
         _web(report, settings.web, settings.state)
         if settings.deny is None:
             report.note("web: no deny list, so no token can be refused before it expires")
     if settings.deny is not None:
         report.check("deny list", lambda: f"entries: {len(read_deny_list(settings.deny))}")
-    report.check("state", lambda: _state(settings))
+    report.check("state", lambda: check_folder(settings))
     if (settings.state / "state.sqlite").exists():
-        report.check("task", lambda: _task(settings.state))
-        report.check("privacy budget", lambda: _budget(settings.state))
+        report.check("task", lambda: check_task(settings.state))
+        report.check("privacy budget", lambda: check_budget(settings.state))
     wanted = settings.limits.connections * (1 if settings.web is None else 2)
     report.check("open files", lambda: _open_files(door.file_limit(), wanted, report))
     if settings.engine.url:
@@ -160,7 +163,7 @@ def _auditor(report: Report, options: argparse.Namespace) -> None:
     report.check("key for signatures", lambda: _pass_key(files).public.hex())
     for path in (files.key, options.tls / f"{name}-sign.key"):
         report.check(f"mode of {path.name}", lambda path=path: _mode(path))  # type: ignore[misc]
-    report.check("state", lambda: f"{folder}, {_free(folder)[1] / 1e9:.1f} GB free")
+    report.check("state", lambda: f"{folder}, {free_space(folder)[1] / 1e9:.1f} GB free")
     for server in (0, 1):
         report.check(f"server {server}", lambda s=server: _answers(urls, files, s))  # type: ignore[misc]
     report.check("disk", lambda: _room(urls, files, party, folder))
@@ -186,7 +189,7 @@ def _room(urls: list[str], files: TlsFiles, party: int, folder: Path) -> str:
         plan = plan_of(links.links[party])
     if not names_auditor(plan, party, _pass_key(files)):
         return f"the task of server {party} does not name this auditor, and needs none"
-    free, needed = room(_free(folder)[0], plan)
+    free, needed = room(free_space(folder)[0], plan)
     if free < needed:
         raise ParameterError(
             f"{free:,} bytes are free for {folder}, and the task needs {needed:,}: free some, or "
@@ -209,7 +212,7 @@ def _web(report: Report, web: WebSettings, state: Path) -> None:
     report.check("web: package", installed)
     report.check("web: certificate and key", certificate)
     report.check(f"web: mode of {web.key.name}", lambda: _mode(web.key))
-    report.check("web: listen", lambda: _address(web.listen, state, report))
+    report.check("web: listen", lambda: _address(web.listen, state))
     report.check("web: admission", lambda: f"issuers: {len(Issuers(web.admission).listed())}")
     if not web.origins:
         report.note("web: no origins, so pages in browsers may not call")
@@ -238,7 +241,7 @@ def _issuers(report: Report, settings: ServeSettings, web: WebSettings) -> None:
             return f"digest {own}, as at server {peer}"
 
         report.check("web: issuers", equal)
-        plan = _plan_in(settings.state)
+        plan = plan_in(settings.state)
         for one in issuers.listed():
             if plan is not None and _opens_rows(plan, one.most):
                 what = f"counts of {one.name} is {one.most}, min_contributors is "
@@ -251,13 +254,6 @@ def _opens_rows(plan: Plan, counts: int) -> bool:
     lies = counts * max(map(row_trees, plan.with_trees), default=1)
     others = plan.min_contributors - 1
     return 0 < others <= (others * counts if plan.proofs == "none" else lies)
-
-
-def _plan_in(folder: Path) -> Plan | None:
-    """The plan of the task in a state folder."""
-    if not (folder / "state.sqlite").exists() or "task" not in (stored := settings_of(folder)):
-        return None
-    return Task.from_settings(json.loads(stored["task"])).plan
 
 
 def _folder(report: Report, tls: Path) -> None:
@@ -321,6 +317,21 @@ def _seal(files: TlsFiles, party: int) -> str:
     return _validity(files.seal_certificate)
 
 
+def _plan_seal(settings: ServeSettings) -> str:
+    """Also whether the plan in the state folder names the sealing key."""
+    told = _seal(settings.tls, settings.party)
+    plan, path = plan_in(settings.state), settings.tls.seal_certificate.with_suffix(".key")
+    if plan is not None and plan.server_keys:
+        named, own = plan.server_keys[settings.party], checked_seal(settings.tls, settings.party)[0]
+        if own.hex() != named:
+            raise ParameterError(
+                f"the plan of the task names the sealing key {named}, {path} has {own.hex()}: put "
+                "the key that the plan names and its certificate back, or start another task",
+                code="wrong-server-key",
+            )
+    return told
+
+
 def _first_of(files: TlsFiles) -> str:
     """The file of `torchfsl_certificate_seconds_left`."""
     path, end = min(ends_of(files).items(), key=lambda item: item[1])
@@ -369,92 +380,20 @@ def _modes(tls: Path) -> str:
     return "nobody else can read them"
 
 
-def _address(address: str, state: Path, report: Report) -> str:
+def _address(address: str, state: Path) -> str:
     try:
         bound_socket(address).close()
     except ParameterError as error:
         if "in use" not in str(error):
             raise
-        if _is_running(state):
-            return f"{address} is taken while the server on the state in {state} runs"
-        report.note(
-            f"another program has {address}, and no server runs on the state in {state}: stop "
-            "that program, or name another address. `ss -ltnp` shows it"
-        )
-        return f"{address} is an address of this machine"
+        if is_running(state):
+            return f"{address} is in use while the server with the state in {state} runs"
+        raise ParameterError(
+            f"{address} is in use by another program, and no server with the state in {state} "
+            "runs: stop that program (`ss -ltnp` names it), or choose another address",
+            code="address-in-use",
+        ) from None
     return f"{address} is free"
-
-
-def _is_running(state: Path) -> bool:
-    """Whether a server has the lock of a state folder; asks without changing anything."""
-    try:
-        with (state / "lock").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _state(settings: ServeSettings) -> str:
-    folder = settings.state
-    _, free = _free(folder)
-    if free <= settings.node.reserve_bytes:
-        raise ParameterError(
-            f"{free} bytes are free for {folder}, less than reserve_bytes = "
-            f"{settings.node.reserve_bytes}: make room"
-        )
-    return f"{folder}, {free / 1e9:.1f} GB free" + ("" if folder.exists() else ", to be made")
-
-
-def _free(folder: Path) -> tuple[Path, int]:
-    """A folder that can be written, or the nearest above that exists, and bytes free there."""
-    existing = next(path for path in (folder, *folder.resolve().parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise ParameterError(
-            f"cannot write in {existing} ({error.strerror}): give it to the user that serves"
-        ) from error
-    disk = os.statvfs(existing)
-    return existing, disk.f_bavail * disk.f_frsize
-
-
-def _task(folder: Path) -> str:
-    """Whether the task in a state folder goes on, and whether its aggregates kept their bound."""
-    stored = settings_of(folder)
-    if "halted" in stored:
-        reason = printable(stored["halted"].decode())
-        raise ParameterError(f"halted: {reason} (see the page 'Incidents')")
-    plan, scaled = _plan_in(folder), int(stored.get("scaled", b"0"))
-    opened, most = int(stored.get("opened", b"0")), plan.max_rounds if plan else 0
-    told = rounds_spent(opened, most) or "goes on"
-    return f"{told}; aggregates beyond their bound: {scaled}" if plan else "none yet"
-
-
-def _budget(folder: Path) -> str:
-    """Rounds that the task in a state folder has spent, and whether its noise is there."""
-    from torchfsl.fsl.noise import ring_bytes
-
-    stored, plan = settings_of(folder), _plan_in(folder)
-    if plan is None:
-        return "no task yet"
-    opened = int(stored.get("opened", b"0"))
-    if not plan.noise_sigma:  # limits need noise
-        return "the plan has no noise"
-    told = f"rounds spent {opened} of {plan.max_rounds or 'any number'}"
-    if (past := past_of(folder, plan, opened)) is not None:
-        told += f", reports of clients that count {len(past.places):,}"
-    kept = sum(path.stat().st_size for path in folder.glob("noise-*.ring"))
-    goes_on = opened < plan.max_rounds and "halted" not in stored  # else the noise is wiped
-    if plan.noise_taps and kept < ring_bytes(plan) and goes_on:
-        raise ParameterError(
-            f"{told}, bytes of past noise {kept:,} of {ring_bytes(plan):,}. Privacy "
-            "holds, later rounds have more noise: find out what removed the file"
-        )
-    return f"{told}, bytes of past noise {kept:,}"
 
 
 def _open_files(limit: int, wanted: int, report: Report) -> str:

@@ -75,7 +75,10 @@ def show_servers(urls: Sequence[str], files: TlsFiles, seconds: float = 10.0) ->
         try:
             info = links.info(party)
         except Error as error:
-            say(str(error))  # it names the server
+            prefix = f"server {party}: "
+            why = str(error).removeprefix(prefix)
+            is_told = why == links.links[party].told
+            say(prefix + (f"no answer in {seconds:.0f} s" if is_told else why))
             failed = 1
             continue
         say(

@@ -29,6 +29,8 @@ from torchfsl.types import Array
 log = logging.getLogger("torchfsl.service.owner")
 
 _SETTLE_ATTEMPTS, _SETTLE_SECONDS = 10, 0.2
+_LONGEST_SILENCE = 60.0
+"""Most seconds between two lines of the log while a round is waited for."""
 
 
 class Owner:
@@ -216,9 +218,14 @@ class Owner:
             code="no-open-round",
         )
 
-    def abandon_round(self, number: int, reason: str) -> None:
-        """End the round `number` unopened, for a reason in words."""
-        self._lead("Abandon", round=number, reason=reason)
+    def abandon_round(self, number: int, reason: str) -> dict[str, Any]:
+        """End the round `number` unopened, for a reason in words.
+
+        Returns:
+            The servers' record of the round. If it had ended unopened before, the reason of that
+            end stays.
+        """
+        return self._lead("Abandon", round=number, reason=reason)
 
     def result(self) -> tuple[Opened, int]:
         """The sums opened last, and their round."""
@@ -291,21 +298,28 @@ class Owner:
     def _wait(
         self, method: str, states: Collection[str], fields: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Ask until the round is in none of these states, and say once what it waits for."""
-        deadline = time.monotonic() + self.links.links[0].policy.total_seconds
-        told = ""
+        """Ask until the round is in none of these states, and log what it waits for.
+
+        It logs at once, when the round stalls, and then after growing pauses.
+        """
+        now = time.monotonic()
+        deadline, pause, next_word = now + self.links.links[0].policy.total_seconds, 5.0, now
+        is_told = False
         while True:
             row = self._lead(method, **fields)
-            why = str(row["stalled"])
+            why, now = str(row["stalled"]), time.monotonic()
             if row["state"] not in states:
                 return row
-            if time.monotonic() >= deadline:
+            if now >= deadline:
                 raise calls.NotReady(
                     f"round {row['number']} is still {row['state']}, {why or 'at work'}: ask again"
                 )
-            if why and why != told:
-                log.warning("round %d: server 0 is %s", row["number"], why)
-                told = why
+            if now >= next_word or (why and not is_told):
+                level = logging.WARNING if why else logging.INFO
+                told = row["number"], row["state"], why or "at work", deadline - now
+                log.log(level, "round %d is %s, server 0 is %s; asking for %.0f s more", *told)
+                pause, is_told = min(2 * pause, _LONGEST_SILENCE), bool(why)
+                next_word = now + pause
 
     def _lead(self, method: str, **fields: Any) -> dict[str, Any]:
         link = self.links.links[0]

@@ -93,6 +93,9 @@ _ERRORS: Final[dict[grpc.StatusCode, type[Error]]] = {
     grpc.StatusCode.INTERNAL: NotReady,  # of gRPC itself when a connection breaks, as UNKNOWN
     grpc.StatusCode.UNKNOWN: NotReady,
 }
+EXPIRED: Final = "its certificate, or its authority's, has expired"
+"""Part of the message of a handshake with a server whose certificate has expired."""
+
 RETRIED: Final = (Overloaded, NotReady)
 """Errors after which the same bytes may be sent again."""
 
@@ -133,7 +136,7 @@ def _of_tls(details: str) -> str:
     if not details.startswith("failed to connect"):
         return ""
     if "certificate has expired" in details:
-        said = "its certificate, or its authority's, has expired: its operator renews it"
+        said = f"{EXPIRED}: its operator renews it"
     elif "unable to get local issuer" in details or "self-signed" in details:
         said = (
             "its certificate is not from its authority here, or is new: "

@@ -21,7 +21,7 @@ from typing import Final
 from cryptography.hazmat.primitives import hashes
 
 from torchfsl.errors import Error, ParameterError
-from torchfsl.service.net.channels import TlsFiles, read_certificates, read_file
+from torchfsl.service.net.channels import TlsFiles, read_certificates
 from torchfsl.service.net.identity import (
     Identity,
     NotAllowed,
@@ -98,12 +98,12 @@ class Trust:
                 f"the client, its key or its token is on this server's deny list: {_ASK}"
             )
 
-    def look(self) -> None:
-        """Read what has changed."""
+    def look(self, *, is_asked: bool = False) -> None:
+        """Read what has changed; if the operator asks, also what could not be read before."""
         self._looked = time.monotonic()
         try:
             stamp = self._now()
-            if stamp == self._stamp:
+            if stamp == self._stamp and not (is_asked and self.is_stale):
                 return
             self._stamp = stamp
             authorities, denied = self._files.authorities(), read_deny_list(self._deny)
@@ -125,7 +125,10 @@ class Trust:
         try:
             return tuple(stamp_of(path) for path in (*files, *([self._deny] if self._deny else [])))
         except OSError as error:
-            raise ParameterError(f"cannot read {error.filename}: {error.strerror}") from error
+            read_deny_list(self._deny)  # raises with a remedy if that is the missing file
+            raise ParameterError(
+                f"cannot read {error.filename} ({error.strerror}): put the file back"
+            ) from error
 
 
 def read_deny_list(path: Path | None) -> frozenset[str]:
@@ -147,10 +150,10 @@ def read_deny_list(path: Path | None) -> frozenset[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", "it is not UTF-8")
-        raise ParameterError(
-            f"cannot read the deny list {path} ({why}): correct the path or the file, and make no "
-            "empty one in its place, which lets everybody in"
-        ) from error
+        remedy = f"put the file back. For a list that shuts nobody out, run `touch {path}`"
+        if not isinstance(error, FileNotFoundError):
+            remedy = "correct the path or the file"
+        raise ParameterError(f"cannot read the deny list {path} ({why}): {remedy}") from error
     found = set()
     for number, line in enumerate(lines, start=1):
         entry = line.partition("#")[0].strip()
@@ -174,7 +177,7 @@ def _entry(text: str, where: str) -> str:
             pass
     raise ParameterError(
         f"{where}: {text[:80]!r} is neither torchfsl:client:N nor torchfsl:owner nor sha256:HEX, "
-        "jkt:THUMBPRINT or jti:NAME"
+        "jkt:THUMBPRINT or jti:NAME: correct the line"
     )
 
 
@@ -210,7 +213,7 @@ class Validity:
     def __init__(self, files: TlsFiles, party: int) -> None:
         self._files, self._party = files, party
         self._key, self._seal = checked_seal(files, party)
-        self._refused, self._wrong, self.is_stale = b"", "", False
+        self._chain, self._wrong, self.is_stale = b"", "", False
         self._ends = self._read()
         self._looked = time.monotonic()
         path, left = self.first
@@ -241,7 +244,7 @@ class Validity:
         self._looked = time.monotonic()
         try:
             self._ends = self._read()
-            self._renew(read_file(self._files.seal_certificate))
+            self._renew()
         except (Error, OSError) as error:
             self._complain(str(error))
             return
@@ -255,26 +258,35 @@ class Validity:
         elif wrong != self._wrong:
             self._wrong, self.is_stale = wrong, False
 
-    def _renew(self, seal: bytes) -> None:
-        if seal in (self._seal, self._refused):
+    def _renew(self) -> None:
+        """Take a new sealing certificate of the same key.
+
+        Raises:
+            ParameterError: it or the key next to it is of another key.
+            NotAllowed: it is not this server's, or out of date.
+        """
+        path, (key, seal) = self._files.seal_certificate, self._files.seal_pair()
+        if (key.public, seal) == (self._key, self._seal):
             return
-        try:
-            if self._files.authorities().seal_key(self._party, seal) != self._key:
-                raise ParameterError(
-                    "it is of another key than the plan names: issue it for that key, or start "
-                    "another task"
-                )
-        except Error as error:
-            self._refused = seal
-            text = "the new %s is not used, the one before stays: %s"
-            _own_log.error(text, self._files.seal_certificate, error)
-            return
+        certified = self._files.authorities().seal_key(self._party, seal)
+        if (key.public, certified) != (self._key, self._key):
+            raise ParameterError(
+                f"{path} or the key next to it is of another key than the plan names: put the "
+                "old key back and a certificate of that key, or start another task"
+            )
         self._seal = seal
-        _own_log.info("read again %s", self._files.seal_certificate)
+        _own_log.info("read again %s", path)
 
     def _read(self) -> dict[Path, float]:
-        self._files.server_pair(self._party)
-        return ends_of(self._files)
+        """When each file runs out; logs once that a renewed certificate is used."""
+        chain = self._files.server_pair(self._party)[1]
+        ends = ends_of(self._files)
+        if self._chain and chain != self._chain:
+            new, path = load_certificate(chain), self._files.certificate
+            told = new.subject.rfc4514_string(), f"{new.not_valid_after_utc:%Y-%m-%d %H:%M UTC}"
+            _own_log.info("new connections use the new certificate %s: %s, until %s", path, *told)
+        self._chain = chain
+        return ends
 
 
 def checked_seal(files: TlsFiles, party: int) -> tuple[bytes, bytes]:

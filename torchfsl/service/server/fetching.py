@@ -98,7 +98,7 @@ class FetchDesk:
         try:
             async with asyncio.timeout(self._station.limits.peer_seconds):
                 await self._link.insist(
-                    "RelayFetch", relay, limit=HEADER_BYTES, still=lambda: client in self._busy
+                    "RelayFetch", relay, limit=HEADER_BYTES, still=lambda _: client in self._busy
                 )
         except TimeoutError:
             raise NotReady("the other server does not answer: fetch again") from None

@@ -7,6 +7,8 @@ import logging
 import shutil
 from pathlib import Path
 
+from torchfsl.service.state.witness import counter_path
+
 log = logging.getLogger(__name__)
 
 
@@ -21,8 +23,8 @@ class FreshState:
     def __init__(self, folder: Path, counter: Path | None) -> None:
         """Look; nothing is made."""
         self._folder = folder
-        self._missing = [path for path in (folder, *folder.parents) if not path.exists()]
-        counter = counter or folder.with_name(folder.name + ".witness")
+        self._is_new = not folder.exists()
+        counter = counter_path(folder, counter)
         self._counter = None if counter.exists() else counter
         self._known: set[Path] | None = None
 
@@ -57,6 +59,6 @@ class FreshState:
                 path.unlink(missing_ok=True)
         if self._counter is not None:
             self._counter.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # of a folder that holds something
-            for folder in self._missing:
-                folder.rmdir()
+        if self._is_new:
+            with contextlib.suppress(OSError):  # of a folder that holds something
+                self._folder.rmdir()

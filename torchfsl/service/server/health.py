@@ -99,12 +99,12 @@ class Health:
         node, station, *_ = self._served
         last = node.storage.ledger.last_round()
         return state | {
-            "ok": not why and not station.stalled,
+            "ok": not why and not station.waits,
             "task": node.task is not None,
             "round": last.number if last else -1,
             "state": last.state if last else "",
             "halted": node.storage.halted,
-            "stalled": station.stalled,
+            "stalled": station.waits,
             "disk_free_bytes": shutil.disk_usage(node.storage.folder).free,
         }
 

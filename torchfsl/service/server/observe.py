@@ -132,7 +132,7 @@ def watch_all(
     watch(
         "peer_unreachable",
         "1 if the last call to the other server got no answer.",
-        lambda: float(link.unreachable),
+        lambda: float(link.unreachable or bool(link.expired)),
     )
     watch(
         "disk_free_bytes",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -16,12 +18,14 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.messages import HEADER_BYTES, Buffer, Kind
 from torchfsl.service.net import calls
 from torchfsl.service.net.channels import TlsFiles, aio_channel, server_certificate
+from torchfsl.service.net.identity import load_certificate
 from torchfsl.service.server.station import Station
 
 log = logging.getLogger("torchfsl.service.peers")
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 3.0
+_WATCH_SECONDS: Final = 10.0
 _RELAYS_AT_ONCE: Final = 8
 _RELAY_OF: Final = {Kind.TREES: Kind.TREES_RELAY, Kind.REPORT: Kind.REPORT_RELAY}
 
@@ -36,7 +40,7 @@ class PeerLink:
         attempt_seconds: of one attempt.
 
     Attributes:
-        unreachable: the last call got no answer; for a metric.
+        why: why the last call got no answer, or empty.
     """
 
     def __init__(
@@ -48,7 +52,35 @@ class PeerLink:
         self._opening = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         self._resting: list[Any] = []
-        self.unreachable = False
+        self.why = ""
+        self._since = self._ends = 0.0
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether the last call got no answer; for a metric."""
+        return bool(self.why)
+
+    @property
+    def expired(self) -> str:
+        """That the other server's certificate has expired, or empty."""
+        if not self._is_expired():
+            return ""
+        return (
+            f"waiting for server {self._party} to renew its certificate or its authority's, which "
+            "has expired"
+        )
+
+    async def watch(self) -> None:
+        """Connect anew while the other server's certificate is expired, until cancelled."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            if self._is_expired():
+                channel, self._channel = self._channel, None
+                if channel is not None:
+                    self._leave(channel)
+                with contextlib.suppress(calls.NotReady):
+                    await self._open()
+                    self._answered()
 
     async def call(self, method: str, *parts: bytes | memoryview, limit: int) -> bytes:
         """One attempt to send the parts as one message.
@@ -74,31 +106,51 @@ class PeerLink:
                 answer = await self._all_of(call, limit)
         except grpc.aio.AioRpcError as error:
             failure = calls.error_of(error, f"server {self._party}")
-            self.unreachable = isinstance(failure, calls.NotReady)
-            if self.unreachable and self._channel is channel:
+            if not isinstance(failure, calls.NotReady):
+                self._answered()
+                raise failure from None
+            self._failed(failure)
+            if self._channel is channel:
                 self._channel = None  # the next call reads key and certificate again
                 self._leave(channel)
             raise failure from None
-        self.unreachable = False
+        self._answered()
         return answer
 
+    def _failed(self, error: Error) -> None:
+        """Keep why there is no answer, and log it when that begins."""
+        if not self.why:
+            self._since = time.monotonic()
+            log.warning("the other server does not answer: %s", error)
+        self.why = str(error)
+
+    def _answered(self) -> None:
+        """Log the end of a time without answers."""
+        if self.why:
+            seconds = time.monotonic() - self._since
+            log.info("the other server answers again, after %.0f s", seconds)
+        self.why = ""
+
+    def _is_expired(self) -> bool:
+        return calls.EXPIRED in self.why or 0 < self._ends <= time.time()
+
     async def insist(
-        self, method: str, *parts: bytes | memoryview, limit: int, still: Callable[[], bool]
+        self, method: str, *parts: bytes | memoryview, limit: int, still: Callable[[str], bool]
     ) -> bytes:
         """Send the same bytes until the peer answers or refuses, as long as `still` holds.
+
+        `still` gets the reason why the last attempt got no answer, at first an empty one.
 
         Raises:
             Error: the peer refused.
             NotReady: `still` does not hold any more.
         """
-        pause = _FIRST_PAUSE
-        while still():
+        pause, why = _FIRST_PAUSE, ""
+        while still(why):
             try:
                 return await self.call(method, *parts, limit=limit)
             except calls.RETRIED as error:
-                log.info(
-                    "the peer does not answer yet", extra={"method": method, "why": str(error)}
-                )
+                why = str(error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (not a secret)
                 pause = min(2 * pause, _LONGEST_PAUSE)
         raise calls.NotReady("the other server did not answer before the round ended")
@@ -162,13 +214,13 @@ class PeerLink:
                 return self._channel
             try:
                 certificate = await asyncio.to_thread(server_certificate, *to)
+                self._ends = load_certificate(certificate).not_valid_after_utc.timestamp()
                 self._channel = aio_channel(*to, certificate)
             except ParameterError as error:
-                log.warning("no call to the other server: %s", error)
-                self.unreachable = True
+                self._failed(error)
                 raise calls.NotReady(str(error)) from None
-            except calls.NotReady:
-                self.unreachable = True
+            except calls.NotReady as error:
+                self._failed(error)
                 raise
             return self._channel
 
@@ -256,7 +308,7 @@ class Relays:
         async with self._room:
             head, public = await station.run(self._parts, round_number, kind, client)
             await self._link.insist(
-                "Relay", head, public, limit=HEADER_BYTES, still=lambda: station.is_open
+                "Relay", head, public, limit=HEADER_BYTES, still=lambda _: station.is_open
             )
             station.counts[kind.name + " sent"] += 1
 

@@ -47,6 +47,8 @@ from torchfsl.service.server.storage import NodeSettings
 from torchfsl.service.server.supervision import supervised
 from torchfsl.service.server.web_settings import WebSettings
 from torchfsl.service.server.worker import keep_memory
+from torchfsl.service.state.vault import check_parent
+from torchfsl.service.state.witness import counter_path
 
 log = logging.getLogger("torchfsl.service")
 
@@ -111,6 +113,8 @@ class ServerProcess:
             settings.web.context()
         self._limits = _fitting(settings.limits, 1 if settings.web is None else 2)
         self._ending = contextlib.AsyncExitStack()
+        check_parent(settings.state, "--state")
+        check_parent(counter_path(settings.state, settings.witness), "--witness")
         self._fresh = FreshState(settings.state, settings.witness)
         lock = _lock(settings.state)
         self._ending.callback(lock.close)
@@ -139,6 +143,8 @@ class ServerProcess:
             settings.party, settings.state, settings.tls.authorities(), node,
             settings.tls.seal_pair()[0], witness=settings.witness,
         )  # fmt: skip
+        if self.node.task is None:
+            log.info("server %d has no task yet in %s", settings.party, settings.state)
         self._listening = bound_socket(settings.listen)
         self.port = int(self._listening.getsockname()[1])
         self._web_listening = bound_socket(settings.web.listen) if settings.web else None
@@ -149,8 +155,7 @@ class ServerProcess:
         settings, ending = self.settings, self._ending
         self.station = Station(self.node, self._limits)
         ending.push_async_callback(asyncio.to_thread, self.station.close)
-        link = PeerLink(settings.peer, 1 - settings.party, settings.tls)
-        ending.push_async_callback(link.close)
+        link = self._reach_peer()
         relays = Relays(self.station, link)
         ending.callback(relays.stop)
         audits = AuditDesk(self.station)
@@ -187,6 +192,15 @@ class ServerProcess:
         self._fresh.keep()
         log.info("server %d listens on port %d", settings.party, self.port)
 
+    def _reach_peer(self) -> PeerLink:
+        """The channel to the other server, and whether its certificate has expired."""
+        settings, ending = self.settings, self._ending
+        link = PeerLink(settings.peer, 1 - settings.party, settings.tls)
+        ending.push_async_callback(link.close)
+        ending.callback(asyncio.create_task(link.watch()).cancel)
+        self.station.expired = lambda: link.expired
+        return link
+
     def _certificates(self) -> bytes:
         """Those of the sealing key and of the signing key, PEM."""
         return self._validity.seal_certificate() + self._signing
@@ -198,7 +212,7 @@ class ServerProcess:
 
     def reread(self) -> list[str]:
         """Read authorities, deny list and issuers again; names those that are as their files."""
-        self._trust.look()
+        self._trust.look(is_asked=True)
         found = [] if self._trust.is_stale else ["authorities"]
         if self.settings.deny is not None and not self._trust.is_stale:
             found.append("deny list")
@@ -355,7 +369,7 @@ def _lock(folder: Path) -> IO[bytes]:
         ParameterError: another process has it, or this one may not write in it.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True, mode=0o700)
         file = (folder / "lock").open("wb")
     except OSError as error:
         raise ParameterError(

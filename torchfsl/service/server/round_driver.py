@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import logging
 import time
 from collections.abc import Callable
@@ -101,6 +102,8 @@ class RoundDriver:
     async def abandon(self, number: int, reason: str) -> dict[str, Any]:
         """End a round unopened at both servers. Again for one that has ended so does not raise.
 
+        The reason of the first end stays, also at the other server.
+
         A server 0 that has lost its state and runs no round ends what runs at server 1.
 
         Raises:
@@ -109,13 +112,15 @@ class RoundDriver:
             NotReady: it has ended here, and the other server does not answer.
         """
         station = self._station
+        row = self._ledger.round(number)
+        if row is not None and row.state is StoredState.UNOPENED:
+            reason = row.reason
         request = calls.encode_request(round=number, reason=reason)
         if len(request) > calls.MAX_REQUEST_BYTES:  # signs outside of ASCII have grown
             raise ParameterError(
                 f"the reason makes a request of {len(request)} bytes to the other server, which "
                 f"takes {calls.MAX_REQUEST_BYTES}: write a shorter one"
             )
-        row = self._ledger.round(number)
         knows = row is not None or station.node.storage.running() is not None
         if knows and (row is None or row.state is not StoredState.UNOPENED):
             await station.abandon(number, reason)
@@ -191,9 +196,11 @@ class RoundDriver:
             await self._audits.before_commit(number)
         ours = await station.write(node.exchange, number, kind)
         limit = messages.max_bytes(node.plan, kind)
-        slow = asyncio.get_running_loop().call_later(_STALLED_SECONDS, self._stalled, kind)
+        still = self._patient(number, kind)
+        later = asyncio.get_running_loop().call_later
+        slow = later(_STALLED_SECONDS, still, f"no answer in {_STALLED_SECONDS:.0f} s")
         try:
-            theirs = await self._link.insist("Step", ours, limit=limit, still=self._patient(kind))
+            theirs = await self._link.insist("Step", ours, limit=limit, still=still)
         finally:
             slow.cancel()
         station.stalled = ""
@@ -227,21 +234,19 @@ class RoundDriver:
         await asyncio.sleep(0.02)
         return bool(complete >= expected)
 
-    def _patient(self, kind: Kind) -> Callable[[], bool]:
-        """Keep trying for ever; from the second attempt on the state shows it."""
-        is_again = False
+    def _patient(self, number: int, kind: Kind) -> Callable[[str], bool]:
+        """Keep trying for ever; from the first failure on the state shows since when and why."""
+        station, since = self._station, datetime.datetime.now(datetime.UTC)
+        waits = f"waiting for the other server's {kind.name} since {since:%Y-%m-%d %H:%M:%S} UTC"
 
-        def still() -> bool:
-            nonlocal is_again
-            if is_again:
-                self._stalled(kind)
-            is_again = True
+        def still(why: str) -> bool:
+            if why:
+                if not station.stalled and not self._link.unreachable:  # else the link has told it
+                    log.warning("round %d is stalled", number, extra={"reason": f"{waits}: {why}"})
+                station.stalled = f"{waits}: {why}"
             return True
 
         return still
-
-    def _stalled(self, kind: Kind) -> None:
-        self._station.stalled = f"waiting for the other server's {kind.name}"
 
     async def _give_up(self, number: int, error: Error) -> None:
         """The peer refused a step for good, or the round ended here: end it.

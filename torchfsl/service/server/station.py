@@ -41,6 +41,7 @@ class Station:
         counts: protocol messages of this process by kind, and resends.
         stalled: why the round does not go on, or empty.
         unready: says why the server cannot do its work, or empty.
+        expired: says that the other server's certificate has expired, or empty.
         issuers: says the digest of issuers of tokens, or empty without any.
         failures: errors that no code expects; those of the state end the process.
     """
@@ -52,6 +53,7 @@ class Station:
         self.counts: Counter[str] = Counter()
         self.stalled = ""
         self.unready: Callable[[], str] = lambda: ""
+        self.expired: Callable[[], str] = lambda: ""
         self.issuers: Callable[[], str] = lambda: ""
         self.failures = Failures()
         self._filed = asyncio.Condition()
@@ -60,6 +62,11 @@ class Station:
         self.writer = GroupWriter(self._worker)
         if node.task is not None and node.server.state is RoundState.OPEN:
             self.gate.open()
+
+    @property
+    def waits(self) -> str:
+        """The step or the renewal of the other server that is missing, or empty."""
+        return self.stalled or self.expired()
 
     @property
     def is_open(self) -> bool:
@@ -196,7 +203,7 @@ class Station:
             "may_replace": storage.settings.may_replace,
             "rounds_opened": storage.rounds_opened,
             "max_rounds": node.task.plan.max_rounds if node.task else 0,
-            "stalled": self.stalled,
+            "stalled": self.waits,
         }
 
     def num_complete(self) -> int:

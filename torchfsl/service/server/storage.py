@@ -35,7 +35,7 @@ from torchfsl.service.state.steps import (
     StoredState,
 )
 from torchfsl.service.state.vault import check_not_lost, keep_from_others
-from torchfsl.service.state.witness import Witness
+from torchfsl.service.state.witness import Witness, counter_path
 from torchfsl.service.task import Task, encode_model, not_replaced
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
@@ -103,12 +103,8 @@ class Storage:
         self.party, self.folder, self.settings = party, folder, settings
         check_not_lost(folder)
         self.ledger = Ledger(folder / "state.sqlite")
-        if (self.ledger.setting("party") or b"%d" % party) != b"%d" % party:
-            raise ParameterError(
-                f"{folder} holds the state of server {1 - party}, not of server {party}: name "
-                "another folder with `--state DIR`"
-            )
-        witness = witness or folder.with_name(folder.name + ".witness")
+        check_party(folder, self.ledger.setting("party"), party)
+        witness = counter_path(folder, witness)
         if folder.resolve() in witness.resolve().parents:
             raise ParameterError(
                 f"the rollback counter {witness} lies in the state folder, with which it would be "
@@ -385,6 +381,15 @@ class Storage:
         if self._log is not None:
             self._log.wipe(_secrets(self._log))
             self._log = None
+
+
+def check_party(folder: Path, stored: bytes | None, party: int) -> None:
+    """Raise ParameterError if the ledger in a folder names the other server."""
+    if (stored or b"%d" % party) != b"%d" % party:
+        raise ParameterError(
+            f"{folder} holds the state of server {1 - party}, not of server {party}: name "
+            "another folder with `--state DIR`"
+        )
 
 
 def _versions(sessions: Mapping[int, TreeRecord]) -> dict[int, tuple[int, int]]:

@@ -324,35 +324,54 @@ def testify(ledger: Ledger, witness: Witness) -> None:
     Raises:
         LedgerError: if it is older, or another one, or the rollback counter is gone.
     """
-    path = ledger.path
-    seen, identity, folder = witness.read(), ledger.setting("identity"), path.parent
+    identity = ledger.setting("identity")
+    check_progress(ledger.path, witness.path, witness.read(), identity, ledger.generation)
     if identity is None:
-        if seen is not None and seen.generation:
-            raise LedgerError(
-                f"{path} is empty or older than the rollback counter {witness.path}, by which "
-                f"this server has done {seen.generation} steps: {REMEDY}"
-            )
         identity = random_bytes(IDENTITY_BYTES)
         witness.mark(Progress(identity, 0))
-    elif seen is None:
-        raise LedgerError(
-            f"the state in {folder} has no rollback counter in {witness.path}, so it may be an old "
-            "copy: start the server on the folder whose counter is there, or move that one "
-            f"here, {REMEDY}"
-        )
-    elif seen.identity != identity:
-        raise LedgerError(f"{witness.path} is the rollback counter of another state: {REMEDY}")
-    elif ledger.generation < seen.generation:
-        raise LedgerError(
-            f"the state in {folder} is an old copy: it has done {ledger.generation} steps, "
-            f"and the rollback counter {witness.path} has {seen.generation}. To go on from it "
-            f"could open a round again: {REMEDY}"
-        )
     ledger._witness, ledger._identity = witness, identity
     if ledger.setting("identity") is None:
         with ledger.transaction():
             ledger.put_setting("format", _FORMAT)
             ledger.put_setting("identity", identity)
+
+
+def check_progress(
+    path: Path, counter: Path, seen: Progress | None, identity: bytes | None, generation: int
+) -> None:
+    """Compare a ledger with its rollback counter; changes nothing.
+
+    Args:
+        path: of the ledger.
+        counter: path of the rollback counter.
+        seen: what the rollback counter has.
+        identity: of the ledger; None if it is new or lost.
+        generation: changes that were made to it.
+
+    Raises:
+        LedgerError: as `testify`.
+    """
+    folder = path.parent
+    if identity is None:
+        if seen is not None and seen.generation:
+            raise LedgerError(
+                f"{path} is empty or older than the rollback counter {counter}, by which "
+                f"this server has done {seen.generation} steps: {REMEDY}"
+            )
+    elif seen is None:
+        raise LedgerError(
+            f"the state in {folder} has no rollback counter in {counter}, so it may be an old "
+            "copy: start the server on the folder whose counter is there, or move that one "
+            f"here, {REMEDY}"
+        )
+    elif seen.identity != identity:
+        raise LedgerError(f"{counter} is the rollback counter of another state: {REMEDY}")
+    elif generation < seen.generation:
+        raise LedgerError(
+            f"the state in {folder} is an old copy: it has done {generation} steps, "
+            f"and the rollback counter {counter} has {seen.generation}. To go on from it "
+            f"could open a round again: {REMEDY}"
+        )
 
 
 def forget_log(ledger: Ledger) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from torchfsl.errors import DecodeError
+from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.service.state import arrays
@@ -141,6 +141,19 @@ def keep_from_others(folder: Path) -> None:
                     f"others may read {path}, and it is another user's: give it to this one, or "
                     "name another folder"
                 ) from None
+
+
+def check_parent(path: Path, option: str) -> None:
+    """Refuse a path in a folder that does not exist, which is more often mistyped than meant.
+
+    Raises:
+        ParameterError: there is no such folder.
+    """
+    if not path.parent.is_dir():
+        raise ParameterError(
+            f"{option} is {path}, and there is no folder {path.parent}: correct the path, or make "
+            f"the folder with `mkdir -p {path.parent}`"
+        )
 
 
 def check_not_lost(folder: Path) -> None:

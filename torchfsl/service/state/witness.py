@@ -44,6 +44,11 @@ class Progress:
     generation: int
 
 
+def counter_path(folder: Path, given: Path | None) -> Path:
+    """Path of the rollback counter of a state folder: the given one, or `FOLDER.witness`."""
+    return given or folder.with_name(folder.name + ".witness")
+
+
 class Witness:
     """The rollback counter of one ledger.
 
