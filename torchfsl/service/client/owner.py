@@ -173,7 +173,7 @@ class Owner:
         row = self._wait("Open", {StoredState.OPENING}, fields)
         if row["state"] != StoredState.OPEN:
             raise ProtocolError(
-                f"round {number} is not open, it is {row['state']} {row['reason']}".rstrip(),
+                f"expected round {number} to be open, got {row['state']} {row['reason']}".rstrip(),
                 code="no-open-round",
             )
         self._begun[digest] = max(number, self._begun.get(digest, -1))
@@ -281,9 +281,8 @@ class Owner:
         begun = self._begun.get(digest, -1)
         if info["round"] < begun:
             raise ProtocolError(
-                f"server 0 knows of no round above {info['round']}, and round {begun} was opened: "
-                "an older state was put back. Nothing is opened; tell both operators, and go on "
-                "with a new task",
+                f"expected round {begun} at server 0, got round {info['round']}: the operator has "
+                "restored an older state. No round is opened: start a new task",
                 code="old-state",
             )
         return digest
