@@ -219,7 +219,7 @@ DAMAGES = {
     scramble_ledger: "is damaged",
     lambda folder: shutil.rmtree(folder / "models"): "the current model in .* cannot be used",
     change_model: "the current model in .* cannot be used",
-    older_model: "it is another model than the ledger names",
+    older_model: "its digest is not the one in the ledger",
 }
 
 

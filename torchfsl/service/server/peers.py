@@ -97,7 +97,8 @@ class PeerLink:
                 return await self.call(method, *parts, limit=limit)
             except calls.RETRIED as error:
                 log.info(
-                    "the peer does not answer yet", extra={"method": method, "why": str(error)}
+                    "the other server does not answer yet",
+                    extra={"method": method, "why": str(error)},
                 )
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (not a secret)
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -164,7 +165,7 @@ class PeerLink:
                 certificate = await asyncio.to_thread(server_certificate, *to)
                 self._channel = aio_channel(*to, certificate)
             except ParameterError as error:
-                log.warning("no call to the other server: %s", error)
+                log.warning("cannot call the other server: %s", error)
                 self.unreachable = True
                 raise calls.NotReady(str(error)) from None
             except calls.NotReady:
@@ -226,7 +227,9 @@ class Relays:
                 await asyncio.shield(task)
             return
         except TimeoutError:
-            raise calls.NotReady("the other server does not answer: send it again") from None
+            raise calls.NotReady(
+                "the other server does not answer: send the report again"
+            ) from None
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise

@@ -158,7 +158,10 @@ def _certificate(context: Context) -> bytes:
     """The caller's, PEM; raises NotAllowed without one."""
     pems = context.auth_context().get("x509_pem_cert", [])
     if len(pems) != 1:
-        raise NotAllowed("a certificate is needed: connect with tls=, the folder of your files")
+        raise NotAllowed(
+            "expected a certificate of the caller, got none: connect with tls=, the folder of "
+            "your files"
+        )
     return bytes(pems[0])
 
 

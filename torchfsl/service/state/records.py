@@ -192,7 +192,7 @@ class ReportLog:
                 "the round has ended: the message came too late", code="too-late"
             )
         if self._failed or self.damage:
-            raise StoreDamaged("the report log failed to write before: restart the server")
+            raise StoreDamaged("an earlier write to the report log failed: restart the server")
         results: list[memoryview | StoreFull] = []
         touched: set[int] = set()
         first = len(self._places)

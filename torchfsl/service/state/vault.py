@@ -138,8 +138,8 @@ def keep_from_others(folder: Path) -> None:
                 path.chmod(mode & 0o700)
             except PermissionError:
                 raise LedgerError(
-                    f"others may read {path}, and it is another user's: give it to this one, or "
-                    "name another folder"
+                    f"other users may read {path}, and another user owns it: make the user of this "
+                    "process the owner"
                 ) from None
 
 
