@@ -328,7 +328,7 @@ def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair
         ({"--config": "missing.toml"}, "cannot read the settings in missing.toml"),
         ({"--metrics": "taken"}, "--metrics: cannot listen on 127.0.0.1:"),
         ({"--metrics": "::1:70"}, "--metrics: expected HOST:PORT or [IPV6]:PORT, got '::1:70'"),
-        ({"--log-level": "loud"}, "log-level is 'loud': it is one of debug, info, warning, error"),
+        ({"--log-level": "loud"}, "log-level is 'loud': choose one of debug, info, warning, error"),
         ({"--state": "/proc/nowhere"}, "cannot write in the state folder /proc/nowhere"),
     ],
 )

@@ -208,7 +208,7 @@ class AuditorProcess:
                 self._past.check(auditor.noise)
         except (Error, OSError) as error:
             verdict |= {"refused": str(error), "told": True}
-            log.error("round %d: the transcript does not show a lie: %s", number, error)
+            log.error("round %d: the transcript cannot be judged: %s", number, error)
         else:
             verdict |= self._said(auditor, found)
             level = logging.ERROR if found.step else logging.INFO
@@ -447,7 +447,10 @@ def audit_file(path: Path, records: Path, key: Path) -> tuple[int, str]:
     try:
         found = judged(replayer, number, private, data)
     except Error as error:
-        return REFUSED, f"round {number}: the transcript of server {party} is not valid: {error}"
+        return (
+            REFUSED,
+            f"round {number}: the transcript of server {party} cannot be judged: {error}",
+        )
     if told.get("record", found.record.hex()) != found.record.hex():
         return REFUSED, f"round {number}: the transcript shows another record than {records}"
     return (LIAR if found.step else PASSED), str(found)

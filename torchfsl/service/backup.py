@@ -63,7 +63,7 @@ class Backup:
             stored = settings_of(folder)
             if "task" not in stored:
                 raise ParameterError(
-                    f"the server of {folder} has no task yet, so there is no model to back up",
+                    f"the state in {folder} has no task yet, so there is no model to back up",
                     code="no-task",
                 )
             try:

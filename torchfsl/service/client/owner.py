@@ -299,8 +299,9 @@ class Owner:
             if row["state"] not in states:
                 return row
             if time.monotonic() >= deadline:
+                why = why or "the servers are busy"
                 raise calls.NotReady(
-                    f"round {row['number']} is still {row['state']}, {why or 'at work'}: ask again"
+                    f"round {row['number']} is still {row['state']} ({why}): ask again"
                 )
             if why and why != told:
                 log.warning("round %d: server 0 is %s", row["number"], why)

@@ -253,9 +253,8 @@ class AuditDesk:
         node.storage.audits.note(node.plan, number, named=f"{step}: {why}", **kept)
         node.storage.audits.alert(LIAR)
         reason = f"{LIAR}: its auditor names server {peer} ({step}: {why})"
-        log.error(
-            "an auditor names a liar", extra={"round": number, "alert": LIAR, "reason": reason}
-        )
+        text = "an auditor reports a lie of the other server"
+        log.error(text, extra={"round": number, "alert": LIAR, "reason": reason})
         node.halt(reason)
 
     def _check_signed(

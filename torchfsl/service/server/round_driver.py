@@ -127,8 +127,8 @@ class RoundDriver:
             await self._link.call("Abandon", request, limit=1 << 16)
         except calls.RETRIED:
             raise calls.NotReady(
-                f"round {number} has ended here, and the other server does not answer: ask again, "
-                "or open the next round, by which it ends there"
+                f"round {number} has ended at this server, but the other server does not answer: "
+                "abandon the round again"
             ) from None
         if not knows:
             return {"number": number, "state": StoredState.UNOPENED, "reason": reason}

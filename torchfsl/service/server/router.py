@@ -150,7 +150,8 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             methods = self._methods.items()
             may = sorted(role.value for role, some in methods if role and name in some)
             names = " or ".join(may).replace("owner", "coordinator")
-            raise NotAllowed(f"{caller} may not call {name}: use the certificate of a {names}")
+            names = f"an {names}" if names.startswith("auditor") else f"a {names}"
+            raise NotAllowed(f"{caller} may not call {name}: use the certificate of {names}")
         return method
 
 

@@ -141,7 +141,7 @@ class Storage:
         """The log of the running round."""
         if self._log is None:
             raise RejectedSubmission(
-                "no round is open: wait for the next one", code="no-open-round"
+                "no round is open: wait for the next round", code="no-open-round"
             )
         return self._log
 

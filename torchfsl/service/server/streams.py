@@ -225,7 +225,9 @@ class Conversations:
     def _begun(self, caller: Identity) -> Iterator[None]:
         if caller.role is Role.CLIENT and self._count[caller] >= self._limits.calls_per_client:
             if not self._resting[caller]:
-                raise calls.Overloaded(f"{caller} has too many calls at once: finish one first")
+                raise calls.Overloaded(
+                    f"{caller} has too many calls at once: wait until a call ends"
+                )
             next(iter(self._resting[caller].values()))()  # the one that rests longest
         self._count[caller] += 1
         try:

@@ -241,7 +241,7 @@ class ReportLog:
         if space.f_bavail * space.f_frsize < wanted + self._reserve:
             raise StoreFull(
                 f"less than {self._reserve + wanted} bytes are free on the disk of {self.folder}: "
-                "no more reports are taken in this round"
+                "the server refuses further reports of this round"
             )
         try:
             path = self.folder / f"{len(self._segments):06d}.log"
