@@ -308,7 +308,7 @@ def test_doctor_finds_what_keeps_an_auditor_from_working(
             leave(free)
             (line,) = doctor(pair, capsys)
             assert line.startswith("FAILED  disk") == fails
-            assert f"expected {needed - ring:,} free bytes" in line
+            assert f"needs {needed - ring:,}" in line
         leave(needed)
         assert "needs --party 0 or 1" in doctor(pair, capsys, "--party=2")[0]
         sign = pair.tls / "auditor-0-sign.key"

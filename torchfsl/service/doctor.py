@@ -189,8 +189,8 @@ def _room(urls: list[str], files: TlsFiles, party: int, folder: Path) -> str:
     free, needed = room(_free(folder)[0], plan)
     if free < needed:
         raise ParameterError(
-            f"expected {needed:,} free bytes for {folder}, which the task needs, got {free:,}: "
-            "free space on this disk"
+            f"the task needs {needed:,} free bytes for {folder}, got {free:,}: free space on this "
+            "disk"
         )
     return f"the task needs {needed:,} bytes at most"
 
