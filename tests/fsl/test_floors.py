@@ -177,13 +177,13 @@ def test_a_policy_file_gives_the_floors_it_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("min_cilents = 9", "unknown floors"),
+        ("min_cilents = 9", "unknown floor 'min_cilents': did you mean 'min_clients'?"),
         ('min_clients = "9"', "floor min_clients"),
         ('lanes = "none"', "a list of strings"),
         ("lanes = [1]", "a list of strings"),
         ("verified = 0", "true or false"),
         ("min_clients =", "cannot read the policy"),
-        ("[floors]\nmin_clients = 9", "unknown floors"),
+        ("[floors]\nmin_clients = 9", "unknown floor 'floors': choose among"),
     ],
 )
 def test_a_policy_file_with_anything_else_is_refused(

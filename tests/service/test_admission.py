@@ -365,7 +365,7 @@ def test_two_issuers_share_no_name_key_or_number(tmp_path: Path) -> None:
     for same in (apart.replace('"b"', '"a"'), apart.replace("2" * 64, "1" * 64),
                  apart.replace("50", "15")):  # fmt: skip
         path.write_text(first + same)
-        with pytest.raises(ParameterError, match="share a name, a key or a number"):
+        with pytest.raises(ParameterError, match="have the same name, key or number"):
             Issuers(path)
 
 
@@ -403,5 +403,5 @@ def test_a_new_key_is_not_overwritten_by_its_public_half(
     with pytest.raises(SystemExit) as ended:
         main([*key, "--new", "5000-5999"])
     assert ended.value.code == 2
-    assert "use issuer.key" in capsys.readouterr().err
+    assert "give --key issuer.key" in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]

@@ -70,9 +70,9 @@ def test_a_finding_about_a_task_that_has_made_way_is_logged_counted_and_shown(
         assert json.loads(verdicts(pair, 1)[0].read_bytes())["told"]
         assert not pair.owner.links.info(0)["halted"]
         assert alerts(pair) == {"audit_missing": 1, "audit_finding_refused": 1}
-        assert '"message": "finding refused"' in pair.log(0)
-        why = "round 1 has no commitment" if audited else "the finding is"
-        assert f"finding refused: {why}" in page(pair)
+        assert '"message": "an auditor\'s finding is refused"' in pair.log(0)
+        why = "this server has no signed" if audited else "the finding is"
+        assert f"finding is refused: {why}" in page(pair)
         pair.kill(0)
         pair.start(0)
         assert '<td>audit_finding_refused</td><td class="n">1</td>' in page(pair)
@@ -87,11 +87,11 @@ def test_rounds_that_end_before_both_servers_have_committed_are_counted(
         pair.open()
         pair.owner.abandon_round(pair.number, "nobody came")
         assert alerts(pair) == {"audit_uncommitted": 1}
-        ends_unopened(pair, "to give a key")
+        ends_unopened(pair, "to send a key")
         assert alerts(pair) == {"audit_missing": 1, "audit_uncommitted": 2}
         with monkeypatch.context() as patch, pair.audited_by(0, 1):
             patch.setattr(AuditorProcess, "_audit", lambda *_: None)
-            ends_unopened(pair, "to pass it")  # both have committed
+            ends_unopened(pair, "to pass the round")  # both have committed
         assert alerts(pair) == {"audit_missing": 2, "audit_uncommitted": 2}
         with pair.audited_by(0, 1):
             assert pair.round_of(2, 3).clients == (2, 3)
@@ -129,7 +129,7 @@ def test_a_finding_counts_for_the_commitment_that_the_server_holds_and_for_no_ot
         odd = [(committed, held) for held in others]
         odd += [(pair.number, held) for held in ((record, commitment), (b"", b""))]
         for number, held in odd:
-            with pytest.raises(ProtocolError, match=r"not signed by the plan|no commitment"):
+            with pytest.raises(ProtocolError, match=r"not signed by the plan|no signed commitment"):
                 name(pair, number, held)
         assert not pair.owner.links.info(0)["halted"]
         assert alerts(pair)["audit_finding_refused"] == len(odd)
@@ -226,7 +226,9 @@ def test_a_second_commitment_counts_if_its_server_and_its_auditor_have_signed_it
                 (number, other[0], judge.key, judge.key),
                 (number, other[0], sign[0], sign[0]),
             ):
-                with pytest.raises(ProtocolError, match=r"not a second|did not sign|not signed by"):
+                with pytest.raises(
+                    ProtocolError, match=r"that differs from|did not sign|not signed by"
+                ):
                     show(*odd)
             assert not pair.owner.links.info(0)["halted"]
             assert alerts(pair) == {"audit_missing": 1}

@@ -207,7 +207,8 @@ def test_the_command_ends_with_a_plain_error_where_the_disk_is_full(
     monkeypatch.setattr(AuditorProcess, step, full)
     assert main(["auditor", *options(pair)]) == EXIT_STATE_FAILED
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"cannot read or write {tmp_path / 'auditor0'}: [Errno 28] No space left" in line
+    said = "cannot be read or written: [Errno 28] No space left"
+    assert f"the folder {tmp_path / 'auditor0'} {said}" in line
 
 
 @PLANS

@@ -141,7 +141,7 @@ def test_a_lost_disk_in_a_round_ends_in_a_new_task_that_goes_on_with_the_model(
         assert lines[0] == f"model {backup.model.digest().hex()} is at both servers"
         assert pair.owner.links.common_model() == (0, backup.model.digest().hex())
         assert pair.owner.plan().digest != old
-        assert lines[2:] == ["server 0 held no task", "server 1 held no task"]
+        assert lines[2:] == ["server 0 had no task", "server 1 had no task"]
 
         task = dataclasses.replace(backup.task, plan=pair.owner.plan())
         pair.go_on_with(task)
@@ -170,7 +170,7 @@ def test_rounds_that_were_opened_stay_spent(tmp_path: Path) -> None:
         assert task.plan.max_rounds == 1
         pair.go_on_with(task)
         pair.round()
-        with pytest.raises(ParameterError, match=r"max_rounds = 1 rounds were opened before"):
+        with pytest.raises(ParameterError, match=r"max_rounds = 1 rounds of the plan were opened"):
             restore(pair.owner, Backup.of_state(pair.state(1)))
 
 
@@ -182,7 +182,7 @@ def test_what_is_no_state_and_what_is_no_backup_is_refused(
     with pytest.raises(ParameterError, match="cannot read"):
         Backup.read(tmp_path / "nothing")
     write_whole(tmp_path / "other", arrays.encode({"task": np.zeros(3, np.uint8)}, {}))
-    with pytest.raises(DecodeError, match="is not a backup that this library reads"):
+    with pytest.raises(DecodeError, match="expected the format 'torchfsl backup 1'"):
         Backup.read(tmp_path / "other")
     (tmp_path / "state.sqlite").write_bytes(b"no ledger, but long enough to be one" * 10)
     with pytest.raises(ParameterError, match="cannot read"):
@@ -208,7 +208,7 @@ def test_a_model_that_is_not_the_ledgers_is_refused(tmp_path: Path) -> None:
         models = pair.state(0) / "models"
         (older,) = models.glob("version-0-*.fsl")
         (models / "version-1.fsl").write_bytes(older.read_bytes())
-        with pytest.raises(DecodeError, match="not the one that the ledger names"):
+        with pytest.raises(DecodeError, match="its digest is not the one in the ledger"):
             Backup.of_state(pair.state(0))
 
 
@@ -258,7 +258,7 @@ def test_a_restore_replaces_a_task_that_goes_on_only_with_its_flag_and_names_bot
         lines = capsys.readouterr().out.splitlines()
         assert lines[1:] == [
             f"under the new plan {new}",
-            *(f"server {party} held plan {old}, which made way" for party in (0, 1)),
+            *(f"server {party} had plan {old}, which is replaced" for party in (0, 1)),
         ]
 
 

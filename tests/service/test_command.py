@@ -43,7 +43,7 @@ def test_a_range_that_ends_below_its_start_is_refused_before_anything_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = complaint(capsys, "certs", str(tmp_path / "certs"), "--clients", "0,5-2")
-    assert "the range 5-2 ends below its start: write 2-5" in text
+    assert "where 5-2 ends below its start: write 2-5" in text
     assert not (tmp_path / "certs").exists()
 
 
@@ -85,8 +85,8 @@ def test_a_servers_file_gives_its_floors_and_both_numbers_of_clients_hold(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("floors = 1", "[floors] is a section"),
-        ("[floors]\nmin_cilents = 9", "[floors]: unknown floors"),
+        ("floors = 1", "floors = 1: write it as a section, [floors]"),
+        ("[floors]\nmin_cilents = 9", "[floors]: unknown floor 'min_cilents': did you mean"),
         ('[floors]\nmin_clients = "9"', "[floors]: floor min_clients is '9'"),
         ("[storage]\nfloors = 9", "unknown setting floors in [storage]"),
         ("[storage]\nmin_clients = 9", "unknown setting min_clients in [storage]"),
@@ -131,8 +131,8 @@ def test_floors_that_mean_nothing_stop_a_server_before_it_starts(
             "calls = True in [limits]: write a positive number, without quotes or unit",
         ),
         ('[storage]\nreserve_bytes = "1G"', "reserve_bytes = '1G' in [storage]: write a positive"),
-        ('tls-cert = "a.pem"', "tls names a folder with all files: leave out tls-cert, or it"),
-        ('log-level = "loud"', "log-level is 'loud': it is one of debug"),
+        ('tls-cert = "a.pem"', "tls names the folder of all files: leave out tls-cert"),
+        ('log-level = "loud"', "log-level is 'loud': choose one of debug"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(

@@ -100,13 +100,13 @@ def test_more_or_less_than_the_header_says_is_refused(
     for data in (trees[0] + b"1", trees[0][:-1]):
         with (
             talking(pair, "client-2") as talk,
-            pytest.raises(DecodeError, match="its header says"),
+            pytest.raises(DecodeError, match="the header of the message says"),
         ):
             ask(talk, "Upload", data)
     chunk = b"Model\n" + b'{"round": 1}'
     chunk += b" " * (CHUNK_BYTES - len(chunk))
     monkeypatch.setattr(calls, "conversed", lambda *_: iter([chunk, b"more"]))
-    with talking(pair, "client-2") as talk, pytest.raises(DecodeError, match="not a request"):
+    with talking(pair, "client-2") as talk, pytest.raises(DecodeError, match="expected a request"):
         ask(talk, "Model")
 
 

@@ -96,10 +96,13 @@ def test_only_the_peer_is_missing_before_the_other_server_is_started(
     [
         ({"tls_key": "owner.key"}, "certificate and key: "),
         ({"tls_cert": "server-1.pem"}, "certificate and key: "),
-        ({"tls_server_ca_0": "ca-server-1.pem"}, "expected three certificate authorities"),
+        ({"tls_server_ca_0": "ca-server-1.pem"}, "expected separate certificate authorities"),
         ({"tls_clients_ca": "missing.pem"}, "cannot read"),
         ({"listen": "192.0.2.1:7000"}, "listen: cannot listen on 192.0.2.1:7000"),
-        ({"listen": "127.0.0.1:7009", "peer": "https://127.0.0.1:7009"}, "name the other's"),
+        (
+            {"listen": "127.0.0.1:7009", "peer": "https://127.0.0.1:7009"},
+            "got the address of this server",
+        ),
         ({"grpc_health": "7000"}, "got '7000'"),
         ({"state": "/proc/nowhere"}, "state: cannot write in /proc"),
         ({"state": "/nowhere/state"}, "state: --state is /nowhere/state, and there is no folder"),
@@ -125,7 +128,7 @@ def test_too_few_files_and_open_keys_are_named(
     (folder / "certs" / "server-0.key").chmod(0o644)
     found = failures(capsys, "--config", settings(folder))
     assert any("others can read" in line and "chmod 600" in line for line in found)
-    assert any("this process may open 256 files" in line for line in found)
+    assert any("connections, got 256: raise the hard limit" in line for line in found)
 
 
 def test_a_running_server_is_asked_with_its_own_files(
@@ -330,7 +333,7 @@ def test_a_removal_that_fails_hides_no_reason(
         monkeypatch.setattr(Path, "unlink", refuse)
         with pytest.raises(ParameterError, match="cannot listen"):
             _start(path)
-    assert "leaves files of an empty state: [Errno 30] Read-only" in caplog.text
+    assert "cannot remove the files of a failed start: [Errno 30] Read-only" in caplog.text
     monkeypatch.undo()
     _start(settings(folder))
 

@@ -45,7 +45,7 @@ def test_more_rows_than_the_table_has_are_refused(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         main(["estimate", *table])
     told = capsys.readouterr()
-    assert "--rows-per-client is 11, and the table has --rows 10" in told.err
+    assert "--rows-per-client is 11, and --rows is 10" in told.err
     assert not told.out
 
 

@@ -125,7 +125,7 @@ def test_a_sender_below_the_least_rate_is_dropped(least: int, passes: bool) -> N
             async with stream.message(plan, Kind.TREES) as (_, received):
                 return received == data
         except calls.NotReady as error:
-            return f"less than {least} bytes came in a second" not in str(error)
+            return f"at least {least} bytes per second" not in str(error)
 
     pieces.append(b"")
     assert asyncio.run(run()) is passes

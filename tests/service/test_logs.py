@@ -73,7 +73,7 @@ def test_a_flood_of_lines_is_cut_and_counted() -> None:
 
 
 def test_there_is_no_such_level() -> None:
-    with pytest.raises(ParameterError, match="it is one of debug, info, warning, error"):
+    with pytest.raises(ParameterError, match="choose one of debug, info, warning, error"):
         set_level("loud")
 
 

@@ -59,7 +59,7 @@ def test_a_round_is_exact_and_each_client_sends_one_message_a_server_and_phase(p
     opened = pair.close()
     with (
         pair.client(2) as connection,
-        pytest.raises(ProtocolError, match="no round is open at both servers: wait for one"),
+        pytest.raises(ProtocolError, match="no round is open at both servers: call"),
     ):
         connection.client.open_number()
     assert opened.num_clients == 3
@@ -162,11 +162,11 @@ def test_a_round_that_has_ended_is_not_taken_for_open(pair: Pair) -> None:
     """`open_round` returns when clients may send, and says why where they never may."""
     number = pair.open()
     pair.assert_serves([0, 1])
-    with pytest.raises(ProtocolError, match=f"round {number} is not open, it is applied"):
+    with pytest.raises(ProtocolError, match=f"expected round {number} to be open, got applied"):
         pair.owner.open_round(number, seconds=900)
     number = pair.open()
     pair.owner.abandon_round(number, "tried out")
-    with pytest.raises(ProtocolError, match=f"{number} is not open, it is unopened tried out"):
+    with pytest.raises(ProtocolError, match=f"{number} to be open, got unopened tried out"):
         pair.owner.open_round(number, seconds=900)
 
 
@@ -261,7 +261,7 @@ def test_a_client_that_comes_back_in_the_same_round_leaves_its_report_alone(
         with pair.client(4, outbox=box) as connection:
             wanted = wanted_rows(pair.plan, pair.update(4))
             if box.with_name("outbox.round").exists():
-                with pytest.raises(ProtocolError, match="was begun before"):
+                with pytest.raises(ProtocolError, match="had begun round"):
                     connection.client.start_round(pair.number, indices=wanted)
                 with pytest.raises(calls.NotReady):
                     connection.wait_for_round(seconds=0)
@@ -364,7 +364,7 @@ def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair
         ({"--config": "missing.toml"}, "cannot read the settings in missing.toml"),
         ({"--metrics": "taken"}, "--metrics: cannot listen on 127.0.0.1:"),
         ({"--metrics": "::1:70"}, "--metrics: expected HOST:PORT or [IPV6]:PORT, got '::1:70'"),
-        ({"--log-level": "loud"}, "log-level is 'loud': it is one of debug, info, warning, error"),
+        ({"--log-level": "loud"}, "log-level is 'loud': choose one of debug, info, warning, error"),
         ({"--state": "/proc/nowhere"}, "cannot write in the state folder /proc/nowhere"),
     ],
 )

@@ -14,7 +14,7 @@ def test_a_round_is_begun_once_in_its_task_and_anew_in_another(tmp_path: Path) -
     one, other = (Outbox(tmp_path / "outbox", plan) for plan in ("aa", "bb"))
     one.begin(7)
     assert one.last_round() == 7
-    with pytest.raises(ProtocolError, match="was begun before"):
+    with pytest.raises(ProtocolError, match="had begun round 7 before"):
         one.begin(7)
     assert other.last_round() == -1
     other.begin(1)

@@ -159,7 +159,7 @@ def test_an_unopened_round_says_what_it_waited_for(
     [
         ((info(0), info(1)), "Both servers hold the same model."),
         ((info(0), info(1, model={"version": 3, "digest": "ee"})), "DIFFERENT"),
-        ((info(0), info(1, model={"version": 2, "digest": "ee"})), "a version behind"),
+        ((info(0), info(1, model={"version": 2, "digest": "ee"})), "a version older"),
         ((info(0), "no answer"), "cannot be compared"),
         ((info(0, model={}), info(1, model={})), "cannot be compared"),
     ],
@@ -270,7 +270,7 @@ def test_a_page_of_a_server_whose_peer_is_down_says_so(tmp_path: Path) -> None:
         seen = Seen(fetch(alone, 1)[0])
     assert seen.texts["state"].startswith("the other server does not answer: ")
     assert {row[1] for row in seen.tables["servers"][1:]} == {"no answer"}
-    assert seen.texts["models"] == "Both models cannot be compared now."
+    assert seen.texts["models"] == "The models of the servers cannot be compared now."
 
 
 def test_a_browser_shows_it(pair: Pair, tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_pause_that_is_none_is_refused(
 
     with pytest.raises(SystemExit):
         main(["status", "--state", str(tmp_path), f"--watch={seconds}"])
-    assert "give seconds above 0" in capsys.readouterr().err
+    assert "give a number of seconds above 0" in capsys.readouterr().err
 
 
 def test_reports_of_an_unopened_round_are_the_same_number_wherever_it_stands(

@@ -77,12 +77,12 @@ def test_clients_and_the_other_server_refuse_it(folder: Path, uris: list[str], d
     issue(folder, "wrong", uris, dns)
     server, port = serve(folder, "wrong")
     url, files = f"https://127.0.0.1:{port}", TlsFiles.in_folder(folder, "client-0")
-    with pytest.raises(calls.NotReady, match="answers the certificate of "):
+    with pytest.raises(calls.NotReady, match="got that of "):
         say(Link(url, 0, files, HASTY))
 
     async def peer() -> None:
         link = PeerLink(url, 0, TlsFiles.in_folder(folder, "server-1"))
-        with pytest.raises(calls.NotReady, match="not of server 0"):
+        with pytest.raises(calls.NotReady, match="expected the certificate of server 0"):
             await link.call("Info", b"{}", limit=100)
         assert link.unreachable
         await link.close()
@@ -130,7 +130,7 @@ def test_a_certificate_with_a_short_key_names_nobody(key: Any, bits: int, tmp_pa
     authorities = TlsFiles.in_folder(tmp_path, "server-0").authorities()
     pem = (tmp_path / "short.pem").read_bytes()
     if bits:
-        with pytest.raises(NotAllowed, match=f"key has {bits} bits: make one of at least"):
+        with pytest.raises(NotAllowed, match=f"bits in the key of a certificate, got {bits}: make"):
             authorities.identify(pem)
     else:
         assert authorities.identify(pem).uri == SERVER
@@ -140,14 +140,14 @@ def test_exchanged_urls_are_named_at_once(folder: Path) -> None:
     server, port = serve(folder, "server-0")
     url, files = f"https://127.0.0.1:{port}", TlsFiles.in_folder(folder, "client-0")
     link = Link(url, 1, files, HASTY)
-    told = f"{url} is given as the URL of server 1, and server 0 answers there: give server 0's"
+    told = f"expected server 1 at {url}, got server 0: give the URL of server 1"
     with pytest.raises(ParameterError, match=told):
         link.call("Info", b"{}", limit=100)
     assert link.attempts["Info"] == 1  # nothing is tried again
 
     async def peer() -> None:
         own = PeerLink(url, 1, TlsFiles.in_folder(folder, "server-0"))
-        with pytest.raises(calls.NotReady, match="correct `peer` in the settings of server 0"):
+        with pytest.raises(calls.NotReady, match="got server 0: give the URL of server 1"):
             await own.call("Info", b"{}", limit=100)
         assert own.unreachable
         await own.close()

@@ -126,7 +126,7 @@ def test_a_wire_version_of_odd_digits_is_refused_as_another_version(
     [
         ("Open", {"round": 1, "expected": 0, "seconds": 2.0**63}, "30 days"),
         ("Open", {"round": 1, "expected": 0, "seconds": 2_592_001.0}, "30 days"),
-        ("Abandon", {"round": 1, "reason": "\u4e2d" * 1300}, "write a shorter one"),
+        ("Abandon", {"round": 1, "reason": "\u4e2d" * 1300}, "write a shorter reason"),
     ],
 )
 def test_an_owners_request_that_one_server_alone_could_take_is_refused_at_both(

@@ -213,13 +213,13 @@ def older_model(folder: Path) -> None:
 
 
 DAMAGES = {
-    lose_ledger: "is gone, and models, reports, opened.fsl in its folder are of an earlier server",
-    empty_ledger: "is gone, and models, reports, opened.fsl in its folder are of an earlier server",
+    lose_ledger: "is gone, and models, reports, opened.fsl in its folder belong",
+    empty_ledger: "is gone, and models, reports, opened.fsl in its folder belong",
     new_ledger: "is empty or older than the rollback counter",
     scramble_ledger: "is damaged",
     lambda folder: shutil.rmtree(folder / "models"): "the current model in .* cannot be used",
     change_model: "the current model in .* cannot be used",
-    older_model: "it is another model than the ledger names",
+    older_model: "its digest is not the one in the ledger",
 }
 
 

@@ -119,7 +119,7 @@ def test_one_kind_of_certificate_is_not_taken_for_another(pair: Pair) -> None:
     for name, party in (("server-0", 0), ("server-1-seal", 0), ("client-0", 1)):
         with pytest.raises(NotAllowed, match="does not name torchfsl:server"):
             authorities.seal_key(party, (pair.tls / f"{name}.pem").read_bytes())
-    with pytest.raises(NotAllowed, match="not a party of a task"):
+    with pytest.raises(NotAllowed, match="expected the URI of a party"):
         authorities.identify((pair.tls / "server-0-seal.pem").read_bytes())
 
 

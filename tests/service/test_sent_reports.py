@@ -141,7 +141,7 @@ def test_a_report_sent_again_in_its_round_counts_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"aa": ["4"]}', b'{"aa": 4}'])
 def test_a_count_that_cannot_be_read_stops_the_client(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "count").write_bytes(content)
-    with pytest.raises(DecodeError, match="does not say how many reports"):
+    with pytest.raises(DecodeError, match=r"cannot read from .* how many reports"):
         SentReports(tmp_path / "count", PLAN, 1)
 
 

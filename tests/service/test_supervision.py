@@ -77,7 +77,7 @@ def test_a_supervisor_that_does_not_listen_is_logged_and_stops_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     Supervisor({"NOTIFY_SOCKET": str(tmp_path / "nobody")}).tell("READY=1")
-    assert "$NOTIFY_SOCKET does not listen" in caplog.text
+    assert "cannot notify the supervisor at $NOTIFY_SOCKET" in caplog.text
 
 
 def test_a_watchdog_of_another_process_is_not_ours(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_client_refuses_servers_of_another_version(
     answer = links.links[0].call("Info", b"{}", limit=1 << 16)
     newer = {**json.loads(answer), "wire_version": WIRE_VERSION + 1}
     monkeypatch.setattr(Link, "call", lambda *_, **__: json.dumps(newer).encode())
-    with pytest.raises(calls.VersionMismatch, match="upgrade this side"):
+    with pytest.raises(calls.VersionMismatch, match="upgrade this program"):
         links.info(0)
 
 

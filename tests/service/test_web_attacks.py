@@ -170,9 +170,13 @@ OFF = Limits(bytes_per_second=1)
     [
         (_rest, {"conversation_seconds": 0.1}, None),
         (_stop_in_the_head, {"idle_seconds": 0.1}, None),
-        (_send_no_body, {"idle_seconds": 0.1}, "nothing came for too long"),
-        (_drip, {"call_seconds": 0.1}, "it takes too long"),
-        (_drip, {"idle_seconds": 0.1, "bytes_per_second": 1 << 20}, "bytes came in a second"),
+        (_send_no_body, {"idle_seconds": 0.1}, "the caller sent nothing for 0.1 s"),
+        (_drip, {"call_seconds": 0.1}, "the message took longer than 0.1 s"),
+        (
+            _drip,
+            {"idle_seconds": 0.1, "bytes_per_second": 1 << 20},
+            "bytes per second from the caller",
+        ),
         (_do_not_read, {"idle_seconds": 0.1}, "does not read its answer"),
     ],
 )
@@ -388,7 +392,7 @@ def test_reports_of_an_issuer_that_was_taken_out_in_the_round_count_no_more(tmp_
         pair.admission.write_text("")
         assert Issuers(pair.admission).counted((2, FIRST, FIRST + 1, FIRST + 2)) == 4
         time.sleep(1.1)
-        with pytest.raises(ProtocolError, match="1 of 4 reports count towards min_clients"):
+        with pytest.raises(ProtocolError, match="count towards min_clients, got 1 of 4"):
             pair.close()
 
 
@@ -422,7 +426,7 @@ def test_an_issuer_fills_min_contributors_with_as_many_reports_as_count(
         pair.set_up()
         assert row_of_a_round(pair) == 41  # the operator trusts the issuer for two reports
         main(["doctor", *pair.command(0)[4:]])
-        assert "who steals its key can open rows of one client" in capsys.readouterr().out
+        assert "a thief of its key can open rows of one client" in capsys.readouterr().out
         text = pair.admission.read_text()
         pair.open()
         pair.take_part((2, 3))

@@ -145,10 +145,8 @@ class ClientPolicy:
         if not set(values) <= set(kinds):
             unknown = sorted(set(values) - set(kinds))
             near = nearest(unknown[0], kinds)
-            hint = f", did you mean {near[0]!r}?" if near else ""
-            raise ParameterError(
-                f"unknown floors {unknown}{hint}; known: {sorted(kinds)}", code="invalid-policy"
-            )
+            hint = f"did you mean {near[0]!r}?" if near else f"choose among {', '.join(kinds)}"
+            raise ParameterError(f"unknown floor {unknown[0]!r}: {hint}", code="invalid-policy")
         given: dict[str, Any] = {}
         for name, value in values.items():
             listed = kinds[name] is tuple

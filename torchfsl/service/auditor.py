@@ -73,8 +73,8 @@ class AuditorProcess:
     def __init__(self, party: int, servers: list[str], files: TlsFiles, folder: Path) -> None:
         if files.identity() != Identity(Role.AUDITOR, party):
             raise ParameterError(
-                f"{files.certificate} is the certificate of {files.identity()}, not of auditor "
-                f"{party}: put that auditor's there",
+                f"expected the certificate of auditor {party} in {files.certificate}, got that of "
+                f"{files.identity()}: put the certificate of auditor {party} there",
                 code="wrong-certificate",
             )
         signing = files.sign_pair()
@@ -99,7 +99,7 @@ class AuditorProcess:
             except calls.RETRIED as error:
                 log.warning("a server does not answer: %s", error)
             except Error as error:
-                log.error("cannot go on for now: %s", error)
+                log.error("the auditor cannot continue now, and tries again: %s", error)
             time.sleep(pause)
 
     def look(self) -> None:
@@ -157,8 +157,8 @@ class AuditorProcess:
         free, needed = room(self.folder, plan)
         if free < needed:
             log.warning(
-                "%s has %d bytes free, and the evidence of a round can need %d: free some, or "
-                "move --state to a larger disk",
+                "%s has %d bytes free, and the evidence of a round can need %d: free space on its "
+                "disk",
                 self.folder,
                 free,
                 needed,
@@ -192,7 +192,7 @@ class AuditorProcess:
         try:
             self._own.call("AuditKey", calls.encode_request(**fields), limit=0)
         except ProtocolError as error:  # the round has ended, or has an older key
-            log.info("round %d takes no key: %s", number, error)
+            log.info("the server did not take the key for round %d: %s", number, error)
 
     def _audit(self, auditor: Auditor, number: int) -> None:
         plan, request = auditor.plan, calls.encode_request(round=number)
@@ -208,7 +208,7 @@ class AuditorProcess:
                 self._past.check(auditor.noise)
         except (Error, OSError) as error:
             verdict |= {"refused": str(error), "told": True}
-            log.error("round %d: the transcript names no server: %s", number, error)
+            log.error("round %d: the transcript cannot be judged: %s", number, error)
         else:
             verdict |= self._said(auditor, found)
             level = logging.ERROR if found.step else logging.INFO
@@ -272,7 +272,7 @@ class AuditorProcess:
             link.call("Signed", calls.encode_request(round=verdict["round"], **fields), limit=0)
         except (DecodeError, ProtocolError):  # it holds this very one, or does not know the call
             return False
-        log.error("round %d: server %d %s", verdict["round"], self.party, TWICE[1])
+        log.error("round %d, server %d: %s", verdict["round"], self.party, TWICE[1])
         return True
 
     def _keep(self, path: Path, number: int) -> None:
@@ -346,7 +346,8 @@ class _PastNoise:
         damaged = [] if self._ring is None or noise is None else self._ring.forget_damaged(noise)
         if damaged:
             raise ProtocolError(
-                f"noise of indices {damaged} has changed on the disk: the round ends unopened"
+                f"the auditor's noise of indices {damaged} has changed on its disk, so the round "
+                "ends unopened"
             )
 
     def show(self, folder: Path, noise: CorrelatedNoise | None) -> str:
@@ -398,13 +399,17 @@ def judged(auditor: Auditor, number: int, key: bytes, data: bytes) -> Finding:
     offered = unpack_rounds(key[KEY_BYTES:])
     found = auditor.replay(text, offered)
     if found.round_number != number:
-        raise DecodeError(f"the transcript is of round {found.round_number}", code="wrong-round")
+        raise DecodeError(
+            f"expected the transcript of round {number}, got that of round {found.round_number}",
+            code="wrong-round",
+        )
     if found.step:
         with _other_backend():
             again = auditor.replay(text, offered)
         if again != found:
             raise ProtocolError(
-                f"the kernels {backend()} and portable differ: this is a bug, and names no server"
+                f"the kernels {backend()} and portable give different findings: this is a bug and "
+                "not a lie of the server"
             )
     return found
 
@@ -435,11 +440,17 @@ def audit_file(path: Path, records: Path, key: Path) -> tuple[int, str]:
     except OSError as error:
         raise ParameterError(f"cannot read {error.filename}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ParameterError(f"{records} or {key} is no such file of an auditor: {error}") from None
+        raise ParameterError(
+            f"expected files verdicts/*.json and named/*.key of an auditor in {records} and {key}, "
+            f"got other data: {error}"
+        ) from None
     try:
         found = judged(replayer, number, private, data)
     except Error as error:
-        return REFUSED, f"round {number}: server {party} is not named: {error}"
+        return (
+            REFUSED,
+            f"round {number}: the transcript of server {party} cannot be judged: {error}",
+        )
     if told.get("record", found.record.hex()) != found.record.hex():
         return REFUSED, f"round {number}: the transcript shows another record than {records}"
     return (LIAR if found.step else PASSED), str(found)

@@ -63,7 +63,8 @@ class Backup:
             stored = settings_of(folder)
             if "task" not in stored:
                 raise ParameterError(
-                    f"{folder} has no task yet: there is no model to back up", code="no-task"
+                    f"the state in {folder} has no task yet, so there is no model to back up",
+                    code="no-task",
                 )
             try:
                 return cls._of_stored(folder, stored)
@@ -80,7 +81,7 @@ class Backup:
         data = vault.model_file(folder, known).read_bytes()
         model = tasks.decode_model(task, data)
         if model.digest().hex() != known["digest"]:
-            raise DecodeError("it is not the one that the ledger names")
+            raise DecodeError("its digest is not the one in the ledger")
         plan = dataclasses.replace(
             task.plan, session=_NO_SESSION.hex(), hash_seed=_NO_SEED.hex(), server_keys=()
         )
@@ -99,9 +100,7 @@ class Backup:
         meta = {"format": _FORMAT, "version": self.version, "spent": self.spent}
         data = arrays.encode({"task": np.frombuffer(inner, np.uint8)}, meta)
         if not path.parent.is_dir():
-            raise ParameterError(
-                f"there is no folder {path.parent}: make it, or write the backup elsewhere"
-            )
+            raise ParameterError(f"there is no folder {path.parent}: run `mkdir -p {path.parent}`")
         try:
             vault.write_whole(path, data)
         except OSError as error:
@@ -129,10 +128,10 @@ class Backup:
                 "`torchfsl backup` wrote"
             ) from error
         if meta.get("format") != _FORMAT or set(values) != {"task"}:
-            raise DecodeError(f"{path} is not a backup that this library reads ({_FORMAT})")
+            raise DecodeError(f"expected the format {_FORMAT!r} in {path}, got another format")
         version, spent = meta.get("version"), meta.get("spent")
         if type(version) is not int or type(spent) is not int or min(version, spent) < 0:
-            raise DecodeError(f"{path} does not say how many rounds it has seen")
+            raise DecodeError(f"expected the numbers of rounds in {path}, got other values")
         task, model = tasks.decode_task(values["task"].tobytes())
         return cls(task, model, version, spent)
 
@@ -158,15 +157,15 @@ def restore(owner: Owner, backup: Backup, *, replace: bool = False) -> Task:
     plan, past = old.plan, old.past
     if _is_limited(plan) and past is None:
         raise ParameterError(
-            "this backup does not say in which rounds each client has reported, so the privacy "
-            "budget of its task is unknown: start another task with its model and a new budget",
+            "this backup does not have the rounds in which each client has reported, so the spent "
+            "privacy budget is unknown: start another task with the model and a new budget",
             code="budget-unknown",
         )
     if plan.max_rounds:
         if backup.spent >= plan.max_rounds:
             raise ParameterError(
-                f"the plan's max_rounds = {plan.max_rounds} rounds were opened before the backup, "
-                "and its privacy allows no more: make a new plan, if the clients agree to one",
+                f"all max_rounds = {plan.max_rounds} rounds of the plan were opened before the "
+                "backup: start a task with a new plan",
                 code="rounds-spent",
             )
         if past is None:

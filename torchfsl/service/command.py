@@ -26,9 +26,9 @@ _RAW = argparse.RawDescriptionHelpFormatter
 _DESCRIPTION = """\
 Federated submodel learning by two servers that do not collude.
 
-Two organisations run one server each. Clients send point-function keys; each server sees random
-bytes, and only the sum over a round's clients is ever opened, once. The servers' state survives
-crashes: what was acknowledged counts, once.
+Two organisations run one server each. Clients send keys of distributed point functions (DPF). Each
+server receives random bytes, and the servers open only the sum over a round's clients, once. The
+state of the servers survives crashes: each acknowledged report counts once.
 """
 
 _EPILOG = """\
@@ -45,20 +45,22 @@ The pages of the menu 'Operate' are the operator's manual.
 
 _CERTS = """\
 Make keys and certificates for development: one authority for each server and one for clients, so
-that neither operator can pose as the other. Existing files are kept; run it again to add clients.
-In use, each organisation keeps its authority and keys to itself and hands out certificates.
+that neither operator can pose as the other. Existing files are kept; run the command again to add
+clients. In production each organisation keeps its authority and its keys to itself, and gives
+certificates to others.
 """
 
 _AUDITOR = """\
 Run the auditor of server 0 or server 1. It calls both servers and opens no port. The folder of
 --tls holds auditor-N.pem, its key, auditor-N-sign.key and the authorities. An auditor sees all that
 its server sees: it must collude with neither server (see the page 'Audit the servers').
-It ends with status 74 when its folder cannot be read or written (a full disk): start it again.
+It ends with status 74 if its folder cannot be read or written (a full disk): start it again.
 """
 
 _AUDIT = """\
-Replay a transcript that an auditor kept because it named its server.
-Exit status 0: the server passes; 3: it lied, with the step; 4: the transcript shows nothing.
+Replay a transcript that an auditor kept as evidence of a lie of its server.
+Exit status 0: the server passes; 3: the server lied, with the step; 4: the transcript cannot be
+judged.
 """
 
 _ADMIT = """\
@@ -83,21 +85,21 @@ Nothing of it is opened, and its number is used up. Refused once a share may hav
 
 _BACKUP = """\
 Write the model of a state folder to a file, with the optimizer's state; the server may be running.
-The file is no copy of the folder: it holds nothing that was said in a round, so that none can be
-opened a second time from it. `torchfsl restore` makes a new task of it.
+The file is not a copy of the folder. It does not contain messages of a round, so that no round can
+be opened a second time. `torchfsl restore` makes a new task from the file.
 """
 
 _RESTORE = """\
-Set up a new task at both servers that goes on with the model of a backup, as the coordinator.
-Its session is a new one, its first round is round 1, and rounds that the old task had opened are
-taken off the plan's max_rounds. A task that still goes on makes way only with --replace.
+Set up a new task at both servers that continues with the model of a backup, as the coordinator.
+The task has a new session and begins with round 1. The rounds that the old task has opened are
+subtracted from max_rounds of the plan. A task that continues is replaced only with --replace.
 """
 
 _DOCTOR = """\
-Check this machine and, with the settings of a server, whether it would work with them: keys and
-certificates, addresses, the state folder, open files, the other server. Takes the options of serve,
-or --tls DIR alone for a folder of `torchfsl certs`. With --servers it takes the options of auditor,
-and checks the auditor and its disk. A coordinator uses `torchfsl status` instead.
+Check this machine and, if settings of a server are given, whether the server would work with them:
+keys and certificates, addresses, the state folder, open files, the other server. The command takes
+the options of serve, or --tls DIR alone for a folder of `torchfsl certs`. With --servers it takes
+the options of auditor, and checks the auditor and its disk. A coordinator uses `torchfsl status`.
 Exit status 1 if a check failed.
 """
 
@@ -112,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Error as error:
         parser.exit(2, printable_lines(f"torchfsl: {error}\n"))
     except ModuleNotFoundError as error:
-        parser.exit(2, f"torchfsl: {error}; install torchfsl with its service extra\n")
+        parser.exit(2, f"torchfsl: {error}: run `pip install 'torchfsl[service]'`\n")
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # who reads has seen enough
@@ -143,7 +145,7 @@ def make_parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--servers",
         metavar="URL0,URL1",
-        help="for auditors, both servers; a coordinator uses torchfsl status",
+        help="URLs of server 0 and server 1, to check an auditor",
     )
     estimating.add_command(commands)
     return parser
@@ -159,89 +161,97 @@ def _add(commands: Any, name: str, run: Run, text: str, description: str, **more
 
 def _add_certs(commands: Any) -> None:
     certs = _add(commands, "certs", _certs, "make development certificates", _CERTS)
-    certs.add_argument("folder", type=user_path, help="where the files go")
-    certs.add_argument("--clients", default="", metavar="A-B,C", help="client numbers, as 0-99,200")
-    certs.add_argument("--days", type=int, default=30, help="validity (default 30)")
-    certs.add_argument("--auditors", action="store_true", help="also of the servers' auditors")
+    certs.add_argument("folder", type=user_path, help="folder for the files")
+    text = "numbers of the clients, as 0-99,200 (default: none)"
+    certs.add_argument("--clients", default="", metavar="A-B,C", help=text)
+    certs.add_argument("--days", type=int, default=30, help="validity in days (default: 30)")
+    text = "also keys and certificates for the auditors of both servers"
+    certs.add_argument("--auditors", action="store_true", help=text)
 
 
 def _add_status(commands: Any) -> None:
     status = commands.add_parser(
-        "status", help="show the rounds in a state folder, or two running servers"
+        "status", help="show the rounds in a state folder, or the state of two running servers"
     )
-    status.add_argument("--state", type=user_path, metavar="DIR", help="a server's state folder")
-    status.add_argument("--servers", metavar="URL0,URL1", help="running servers")
-    status.add_argument("--tls", type=user_path, metavar="DIR", help="certificates, for --servers")
-    status.add_argument(
-        "--as", dest="name", default="owner", help="owner, server-N, client-N (default owner)"
-    )
-    status.add_argument("--config", type=user_path, metavar="FILE.toml", help="a server's settings")
-    status.add_argument("--rounds", type=int, default=10, help="rounds to show (default 10)")
-    text = "show it again and again, every 2 seconds if nothing else is given; Ctrl-C ends it"
+    status.add_argument("--state", type=user_path, metavar="DIR", help="state folder of a server")
+    status.add_argument("--servers", metavar="URL0,URL1", help="URLs of the running servers")
+    text = "folder of certificates, for --servers"
+    status.add_argument("--tls", type=user_path, metavar="DIR", help=text)
+    text = "certificate for --servers: owner, server-N or client-N (default: owner)"
+    status.add_argument("--as", dest="name", default="owner", help=text)
+    text = "settings of a server, which name both servers"
+    status.add_argument("--config", type=user_path, metavar="FILE.toml", help=text)
+    text = "most rounds to show, with --state (default: 10)"
+    status.add_argument("--rounds", type=int, default=10, help=text)
+    text = "time between two outputs, in seconds (default: 2); Ctrl-C ends the command"
     status.add_argument("--watch", type=float, nargs="?", const=2.0, metavar="SECONDS", help=text)
     status.set_defaults(run=_status)
 
 
 def _add_ends(commands: Any) -> None:
-    """What ends a round: close and abandon."""
+    """The commands that end a round: close and abandon."""
     for name, text in (("close", _CLOSE), ("abandon", _ABANDON)):
         run = _close if name == "close" else _abandon
         end = _add(commands, name, run, text.splitlines()[0].rstrip("."), text)
         _add_servers(end)
-    end.add_argument("--reason", default="the coordinator abandoned it", help="shown in the status")
+    text = "reason that `torchfsl status` shows (default: the coordinator abandoned it)"
+    end.add_argument("--reason", default="the coordinator abandoned it", help=text)
 
 
 def _add_servers(command: Any) -> None:
     """The servers of a command that the coordinator gives."""
-    command.add_argument("--servers", metavar="URL0,URL1", required=True, help="running servers")
-    command.add_argument(
-        "--tls", type=user_path, metavar="DIR", required=True, help="with the coordinator's files"
-    )
+    text = "URLs of server 0 and server 1"
+    command.add_argument("--servers", metavar="URL0,URL1", required=True, help=text)
+    text = "folder of your key and certificate, and of the authorities"
+    command.add_argument("--tls", type=user_path, metavar="DIR", required=True, help=text)
 
 
 def _add_backups(commands: Any) -> None:
     """Of models: backup and restore."""
     backup = _add(commands, "backup", _backup, "write a server's model to a file", _BACKUP)
-    backup.add_argument("file", type=user_path, help="where the backup goes; replaced in one step")
+    text = "file for the backup; an older file is replaced in one step"
+    backup.add_argument("file", type=user_path, help=text)
     backup.add_argument(
-        "--state", type=user_path, metavar="DIR", required=True, help="a server's state folder"
+        "--state", type=user_path, metavar="DIR", required=True, help="state folder of a server"
     )
     restore = _add(commands, "restore", _restore, "set up a new task from a backup", _RESTORE)
-    restore.add_argument("file", type=user_path, help="made by torchfsl backup")
+    restore.add_argument("file", type=user_path, help="file that `torchfsl backup` wrote")
     _add_servers(restore)
-    text = "also in place of a task that goes on, if both operators permit it"
+    text = "also replace a task that continues, if both operators permit it"
     restore.add_argument("--replace", action="store_true", help=text)
 
 
 def _add_audits(commands: Any) -> None:
     """Of auditors: auditor and audit."""
     auditor = _add(commands, "auditor", _auditor, "run the auditor of a server", _AUDITOR)
-    auditor.add_argument("--party", type=int, choices=(0, 1), required=True, help="whose auditor")
+    text = "number of the server that it audits"
+    auditor.add_argument("--party", type=int, choices=(0, 1), required=True, help=text)
     _add_servers(auditor)
-    auditor.add_argument(
-        "--state", type=user_path, metavar="DIR", required=True, help="keys, verdicts, evidence"
-    )
+    text = "folder for keys, verdicts and evidence"
+    auditor.add_argument("--state", type=user_path, metavar="DIR", required=True, help=text)
     audit = _add(commands, "audit", _audit, "replay a transcript that was kept", _AUDIT)
-    audit.add_argument("transcript", type=user_path, help="named/*.tfsa of an auditor")
-    for name, text in (("records", "verdicts/*.json"), ("key", "named/*.key")):
-        text += " of the same name"
+    audit.add_argument("transcript", type=user_path, help="file named/*.tfsa of an auditor")
+    for name, text in (("records", "file verdicts/*.json"), ("key", "file named/*.key")):
+        text += " with the name of the transcript"
         audit.add_argument(f"--{name}", type=user_path, metavar="FILE", required=True, help=text)
 
 
 def _add_admit(commands: Any) -> None:
     admit = _add(commands, "admit", _admit, "issue admission tokens", _ADMIT)
     admit.add_argument(
-        "--key", type=user_path, metavar="FILE", required=True, help="the issuer's key, PEM"
+        "--key", type=user_path, metavar="FILE", required=True, help="private key of the issuer"
     )
     admit.add_argument("--issuer", metavar="NAME", required=True, help="name of the issuer")
-    admit.add_argument("--new", metavar="A-B", help="make the key, for client numbers A to B")
+    text = "client numbers of a new issuer, whose key the command makes"
+    admit.add_argument("--new", metavar="A-B", help=text)
     admit.add_argument("--client", type=int, metavar="N", help="number of the client")
-    admit.add_argument("--jkt", metavar="THUMBPRINT", help="RFC 7638 thumbprint of its key")
-    admit.add_argument("--task", metavar="HEX", help="session of the plan")
-    admit.add_argument("--rounds", metavar="A-B", help="rounds that it may join, at most 100")
-    admit.add_argument(
-        "--seconds", type=int, default=600, help="validity, at most 3600 (default: 600)"
-    )
+    text = "RFC 7638 thumbprint of the client's key"
+    admit.add_argument("--jkt", metavar="THUMBPRINT", help=text)
+    admit.add_argument("--task", metavar="HEX", help="session of the plan, 32 hex digits")
+    text = "rounds in which the client may participate, at most 100"
+    admit.add_argument("--rounds", metavar="A-B", help=text)
+    text = "validity in seconds, at most 3600 (default: 600)"
+    admit.add_argument("--seconds", type=int, default=600, help=text)
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -302,12 +312,14 @@ def _admit(options: argparse.Namespace) -> int:
         first, last = _two_numbers("--new", options.new)
         check_name(options.issuer)
         if options.key.suffix == ".pub":
-            raise ParameterError(f"{options.key}: .pub is for the public half, use issuer.key")
+            raise ParameterError(
+                f"--key is {options.key}, but .pub is for the public key: give --key issuer.key"
+            )
         try:
             os.close(os.open(options.key, os.O_CREAT | os.O_EXCL, 0o600))  # follows no link
         except FileExistsError:
             raise ParameterError(
-                f"{options.key} exists: name a new file, or leave --new out"
+                f"expected a new file in --key, but {options.key} exists: give another file"
             ) from None
         except OSError as error:
             raise ParameterError(
@@ -319,7 +331,8 @@ def _admit(options: argparse.Namespace) -> int:
         return 0
     needed = ("client", "jkt", "task", "rounds")
     if missing := [name for name in needed if getattr(options, name) is None]:
-        raise ParameterError(f"--{missing[0]} is missing: give it, or --new to make a key")
+        wanted = ", ".join(f"--{name}" for name in needed)
+        raise ParameterError(f"--{missing[0]} is missing: a token needs {wanted}")
     issuer = Issuer(options.issuer, read_file(options.key))
     rounds = _two_numbers("--rounds", options.rounds)
     print(*issuer.admit(options.client, options.jkt, task=options.task, rounds=rounds,
@@ -354,7 +367,9 @@ def _auditor(options: argparse.Namespace) -> int:
             process.run(lambda: not ends)
     except OSError as error:
         where = options.state
-        print(f"torchfsl: cannot read or write {where}: {error}: free space", file=sys.stderr)
+        what = f"the folder {where} cannot be read or written: {error}"
+        remedy = "make room or repair the disk, then start the auditor again"
+        print(f"torchfsl: {what}: {remedy}", file=sys.stderr)
         return EXIT_STATE_FAILED
     return 0
 
@@ -374,11 +389,14 @@ def _status(options: argparse.Namespace) -> int:
 
     given = [way for way in (options.state, options.servers, options.config) if way is not None]
     if len(given) != 1:
-        raise ParameterError("give --state DIR, --servers URL0,URL1 or --config serve.toml")
+        raise ParameterError(
+            "expected one of --state DIR, --servers URL0,URL1 and --config serve.toml, got "
+            f"{len(given)} of them"
+        )
     if options.servers is not None and options.tls is None:
-        raise ParameterError("--servers needs --tls, the folder of certificates")
+        raise ParameterError("--servers needs the folder of certificates: give --tls DIR")
     if options.watch is not None and not options.watch > 0:
-        raise ParameterError(f"--watch is {options.watch}: give seconds above 0")
+        raise ParameterError(f"--watch is {options.watch}: give a number of seconds above 0")
 
     def show() -> int:
         if options.state is not None:
@@ -422,7 +440,8 @@ def _backup(options: argparse.Namespace) -> int:
     size = options.file.stat().st_size / 1e6
     print(f"model {backup.version} {backup.model.digest().hex()} in {options.file}, {size:.2f} MB")
     if backup.halted:
-        say(f"this server is HALTED, its model may be its own: {printable(backup.halted)}")
+        why = printable(backup.halted)
+        say(f"this server is HALTED, so the other server may have another model: {why}")
     return int(bool(backup.halted))
 
 
@@ -438,7 +457,7 @@ def _restore(options: argparse.Namespace) -> int:
     if task.plan.max_rounds:
         print(f"whose max_rounds is {task.plan.max_rounds}")
     for party, old in enumerate(before):
-        print(f"server {party} held " + (f"plan {old}, which made way" if old else "no task"))
+        print(f"server {party} had " + (f"plan {old}, which is replaced" if old else "no task"))
     if (past := task.past) is not None and past.index:
         print(
             f"its budget goes on: rounds spent {past.index} of {task.plan.max_rounds}, "

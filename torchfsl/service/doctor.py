@@ -188,12 +188,12 @@ def _room(urls: list[str], files: TlsFiles, party: int, folder: Path) -> str:
             return "no task yet: ask again once there is one"
         plan = plan_of(links.links[party])
     if not names_auditor(plan, party, _pass_key(files)):
-        return f"the task of server {party} does not name this auditor, and needs none"
+        return f"the task of server {party} does not name this auditor, which needs no space then"
     free, needed = room(free_space(folder)[0], plan)
     if free < needed:
         raise ParameterError(
-            f"{free:,} bytes are free for {folder}, and the task needs {needed:,}: free some, or "
-            "move --state to a larger disk"
+            f"the task needs {needed:,} free bytes for {folder}, got {free:,}: free space on this "
+            "disk"
         )
     return f"the task needs {needed:,} bytes at most"
 
@@ -235,8 +235,8 @@ def _issuers(report: Report, settings: ServeSettings, web: WebSettings) -> None:
                 return f"digest {own}, not compared"
             if other != own:
                 raise ParameterError(
-                    f"digest {own}, at server {peer} {other}: write the same issuers to the "
-                    "admission files of both servers, with equal share and counts"
+                    f"expected equal issuers at both servers, got digest {own} here and {other} at "
+                    f"server {peer}: make both admission files equal"
                 )
             return f"digest {own}, as at server {peer}"
 
@@ -245,7 +245,7 @@ def _issuers(report: Report, settings: ServeSettings, web: WebSettings) -> None:
         for one in issuers.listed():
             if plan is not None and _opens_rows(plan, one.most):
                 what = f"counts of {one.name} is {one.most}, min_contributors is "
-                what += f"{plan.min_contributors}: who steals its key can open rows of one client"
+                what += f"{plan.min_contributors}: a thief of its key can open rows of one client"
                 report.note(f"web: {what}")
 
 
@@ -306,7 +306,8 @@ def _party(files: TlsFiles, wanted: Identity) -> str:
     found = files.identity()
     if found != wanted:
         raise ParameterError(
-            f"{files.certificate} is the certificate of {found}: put that of {wanted} there",
+            f"expected the certificate of {wanted} in {files.certificate}, got that of {found}: "
+            f"put the certificate of {wanted} there",
             code="wrong-certificate",
         )
     return f"{wanted.uri}, {_validity(files.certificate)}"
@@ -344,13 +345,13 @@ def _audit(settings: ServeSettings) -> str:
     signing = files.sign_pair()
     if signing is None or files.authorities().sign_key(party, signing[1]) != signing[0].public:
         raise ParameterError(
-            f"server-{party}-sign.pem and its key in the folder of {files.certificate} are "
-            "missing or not a pair: `torchfsl certs` makes development ones"
+            f"expected server-{party}-sign.pem and its key in the folder of {files.certificate}: "
+            "`torchfsl certs DIR --auditors` makes development files"
         )
     if not (settings.node.floors.auditors and files.auditor_authorities):
         raise ParameterError(
-            "auditors need tls-auditor-ca-0, tls-auditor-ca-1 and [floors] auditors: give all, or "
-            "none of them"
+            "an audit needs tls-auditor-ca-0, tls-auditor-ca-1, and auditors in [floors]: give all "
+            "of these settings"
         )
     left = [_validity(path) for path in files.auditor_authorities]
     return f"two auditors pinned, authorities {left[0]} and {left[1]}"

@@ -34,7 +34,8 @@ def free_ports(count: int) -> list[int]:
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("127.0.0.1", port))
             found.append(port)
-    raise OSError(f"no {count} ports of {_FIRST} to {_FIRST + _SPAN - 1} are free on loopback")
+    last = _FIRST + _SPAN - 1
+    raise OSError(f"expected {count} free ports from {_FIRST} to {last} on loopback, got fewer")
 
 
 class LoopbackServers:

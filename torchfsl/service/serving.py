@@ -25,16 +25,16 @@ log = logging.getLogger("torchfsl.service.serving")
 
 DESCRIPTION = """\
 Run server 0 or server 1. Server 0 drives the rounds, server 1 follows; otherwise they are equal.
-The server waits for a task (plan and model), which the coordinator's program gives to both, and
-goes on with whatever is in the state folder. Stop it with SIGTERM; kill it if you must. SIGHUP
-reads log-level and replace of the file again, the authorities, the deny list and the issuers of
-tokens, and logs one line: what it read, and which changed settings need a restart.
+The server waits for a task (plan and model), which the coordinator's program sends to both, and
+continues from the state folder. Stop the server with SIGTERM; SIGKILL does not damage the state.
+At SIGHUP the server reads log-level and replace in the file again, also the authorities, the deny
+list and the issuers of tokens. It logs what it read, and which changed settings need a restart.
 
-It ends with status 74 when its state cannot be read or written (a full disk, no descriptors): a
-supervisor starts it again, and it goes on. It ends with status 65 when the state must not be used
-(damaged, gone, or an older copy): a person has to look. Status 2 is wrong usage.
+The server ends with status 74 if its state cannot be read or written (a full disk, no descriptors).
+A supervisor starts it again, and it continues. It ends with status 65 if the state must not be used
+(damaged, gone, or an older copy): see the page 'Incidents'. Status 2 is wrong usage.
 
-Every option can be given in a TOML file instead (--config), options win:
+A TOML file (--config) can set every option. An option of the command line replaces its value:
 
   party = 0
   listen = "0.0.0.0:7000"
@@ -45,11 +45,11 @@ Every option can be given in a TOML file instead (--config), options win:
   tls-server-ca-0 = "/etc/torchfsl/ca-server-0.pem"
   tls-server-ca-1 = "/etc/torchfsl/ca-server-1.pem"
   tls-clients-ca = "/etc/torchfsl/ca-clients.pem"
-  deny = "/etc/torchfsl/deny"        # clients and coordinators that are shut out
+  deny = "/etc/torchfsl/deny"        # clients and coordinators that may not call
   metrics = "127.0.0.1:9100"         # also /livez, /readyz and /health
   grpc-health = "127.0.0.1:9101"     # grpc.health.v1.Health, without TLS
-  max-fetches = 16                   # of one client from one model
-  min-clients = 100                  # refuse plans that open sums over fewer reports
+  max-fetches = 16                   # most fetches of one client from one model
+  min-clients = 100                  # least reports in a sum that a plan may open
 
   engine = "ray://10.0.0.5:10001"    # evaluate on a cluster of Ray (see the page
                                      # 'One server over many machines')
@@ -57,7 +57,7 @@ Every option can be given in a TOML file instead (--config), options win:
 
   replace = "nobody"                 # or "owner": who may replace a task that has a model
 
-  [floors]                           # what a plan must keep: fields of torchfsl.fsl.ClientPolicy
+  [floors]                           # minimum requirements of a plan: torchfsl.fsl.ClientPolicy
   max_rounds = 1000
   lanes = ["none", "count"]
   [limits]                           # fields of torchfsl.service.server.intake.Limits
@@ -74,35 +74,35 @@ Every option can be given in a TOML file instead (--config), options win:
 """
 
 _OPTIONS: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
-    ("party", "0|1", int, "which of the two servers this is"),
+    ("party", "0|1", int, "number of this server"),
     ("listen", "HOST:PORT", str, "address for clients and the other server"),
-    ("peer", "URL", str, "the other server, https://HOST:PORT"),
-    ("state", "DIR", user_path, "folder of the durable state, made when missing"),
+    ("peer", "URL", str, "URL of the other server, https://HOST:PORT"),
+    ("state", "DIR", user_path, "state folder, made if it is missing"),
     (
         "witness",
         "FILE",
         user_path,
-        "how far the state has come, by which older copies of its folder are "
-        "known; outside of it, never copied back (default DIR.witness)",
+        "file of the rollback counter, which detects older copies of the state folder; outside "
+        "this folder, never copied back (default: DIR.witness)",
     ),
     ("tls", "DIR", user_path, "folder made by `torchfsl certs`, instead of the five files below"),
-    ("tls-cert", "FILE", user_path, "this server's certificate"),
-    ("tls-key", "FILE", user_path, "its private key"),
-    ("tls-server-ca-0", "FILE", user_path, "authority of server 0"),
-    ("tls-server-ca-1", "FILE", user_path, "authority of server 1"),
-    ("tls-clients-ca", "FILE", user_path, "authority of clients and coordinator"),
-    ("tls-auditor-ca-0", "FILE", user_path, "authority of server 0's auditor, if there is one"),
-    ("tls-auditor-ca-1", "FILE", user_path, "authority of server 1's auditor"),
-    ("replace", "owner|nobody", str, "who may replace a task that has a model (default nobody)"),
-    ("deny", "FILE", user_path, "who is shut out (see the page 'Certificates')"),
-    ("metrics", "HOST:PORT", str, "where to answer /metrics, /livez, /readyz; none by default"),
-    ("grpc-health", "HOST:PORT", str, "where to answer gRPC health checks; none by default"),
-    ("min-clients", "N", int, "refuse plans that open sums over fewer reports (default 2)"),
-    ("max-fetches", "N", int, "how often a client may fetch from one model (default 16)"),
-    ("engine", "URL", str, "where the evaluation runs, as ray://HOST:PORT (default: this process)"),
-    ("shards", "N", int, "parts of the evaluation at the engine (default 1)"),
-    ("engine-insecure", "", bool, "use an engine without its token and TLS"),
-    ("log-level", "LEVEL", str, "debug, info, warning or error (default info)"),
+    ("tls-cert", "FILE", user_path, "certificate of this server"),
+    ("tls-key", "FILE", user_path, "private key of this server"),
+    ("tls-server-ca-0", "FILE", user_path, "certificate authority of server 0"),
+    ("tls-server-ca-1", "FILE", user_path, "certificate authority of server 1"),
+    ("tls-clients-ca", "FILE", user_path, "certificate authority of clients and coordinator"),
+    ("tls-auditor-ca-0", "FILE", user_path, "certificate authority of server 0's auditor, if any"),
+    ("tls-auditor-ca-1", "FILE", user_path, "certificate authority of server 1's auditor, if any"),
+    ("replace", "owner|nobody", str, "who may replace a task that has a model (default: nobody)"),
+    ("deny", "FILE", user_path, "deny list (see the page 'Certificates')"),
+    ("metrics", "HOST:PORT", str, "address of /metrics, /livez and /readyz (default: none)"),
+    ("grpc-health", "HOST:PORT", str, "address of gRPC health checks (default: none)"),
+    ("min-clients", "N", int, "least reports in a sum that a plan may open (default: 2)"),
+    ("max-fetches", "N", int, "most fetches of one client from one model (default: 16)"),
+    ("engine", "URL", str, "engine that evaluates, as ray://HOST:PORT (default: this process)"),
+    ("shards", "N", int, "parts of the evaluation at the engine (default: 1)"),
+    ("engine-insecure", "", bool, "permission for an engine without token and TLS"),
+    ("log-level", "LEVEL", str, "debug, info, warning or error (default: info)"),
 )
 
 
@@ -113,7 +113,8 @@ _AUDITORS = ("tls-auditor-ca-0", "tls-auditor-ca-1")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `torchfsl serve`."""
-    parser.add_argument("--config", type=user_path, metavar="FILE.toml", help="settings, see above")
+    text = "file of settings, see above"
+    parser.add_argument("--config", type=user_path, metavar="FILE.toml", help=text)
     for name, metavar, kind, text in _OPTIONS:
         if kind is bool:
             parser.add_argument(f"--{name}", action="store_const", const=True, help=text)
@@ -139,10 +140,10 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
                 f"--{name} is missing: give it, or set {name} in the file of --config"
             )
     if given["party"] not in (0, 1):
-        raise ParameterError(f"party is {given['party']}; the two servers are 0 and 1")
+        raise ParameterError(f"party is {given['party']}: give --party 0 or --party 1")
     level = given.get("log-level", "info")
     if level not in LEVELS:
-        raise ParameterError(f"log-level is {level!r}: it is one of {', '.join(LEVELS)}")
+        raise ParameterError(f"log-level is {level!r}: choose one of {', '.join(LEVELS)}")
     files = _tls_files(given)
     for name in ("min-clients", "max-fetches", "shards"):
         if given.get(name, 1) < 1:
@@ -229,7 +230,7 @@ def _read_given(
     limits, storage = given.pop("limits", {}), given.pop("storage", {})
     floors, web = given.pop("floors", {}), given.pop("web", None)
     if not isinstance(floors, dict):
-        raise ParameterError("[floors] is a section, of demands on plans")
+        raise ParameterError(f"floors = {floors!r}: write it as a section, [floors]")
     kinds = {name: kind for name, _, kind, _ in _OPTIONS}
     unknown = set(given) - set(kinds)
     if unknown:
@@ -263,11 +264,13 @@ def _tls_files(given: Mapping[str, Any]) -> TlsFiles:
     names = ("tls-cert", "tls-key", "tls-server-ca-0", "tls-server-ca-1", "tls-clients-ca")
     if "tls" in given:
         if twice := [name for name in names if name in given]:
-            raise ParameterError(f"tls names a folder with all files: leave out {twice[0]}, or it")
+            raise ParameterError(f"tls names the folder of all files: leave out {twice[0]}")
         return TlsFiles.in_folder(given["tls"], f"server-{given['party']}")
     missing = [name for name in names if name not in given]
     if missing:
-        raise ParameterError(f"--tls DIR, or --{missing[0]} and its companions, are missing")
+        raise ParameterError(
+            f"--{missing[0]} is missing: give all {len(names)} files, or --tls DIR"
+        )
     cert, key, first, second, clients = (given[name] for name in names)
     auditors = tuple(given[name] for name in _AUDITORS if name in given)
     if len(auditors) == 1:
@@ -280,7 +283,7 @@ def _engine(given: Mapping[str, Any]) -> EngineSettings:
 
     for name in ("shards", "engine-insecure"):
         if name in given and "engine" not in given:
-            raise ParameterError(f"--{name} needs --engine: without one this process computes")
+            raise ParameterError(f"--{name} needs --engine: give --engine URL")
     return EngineSettings(
         given.get("engine", ""), given.get("shards", 1), given.get("engine-insecure", False)
     )

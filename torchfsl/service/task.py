@@ -45,12 +45,14 @@ class Past:
         """
         clients, places = (values.get(_PAST + name) for name in ("clients", "places"))
         if type(index) is not int or clients is None or places is None:
-            raise DecodeError("the task's spent budget is not whole: reports or index are missing")
+            raise DecodeError("expected reports and an index in the task's spent budget")
         kinds = clients.dtype == np.uint64, places.dtype == np.int64
         if not all(kinds) or clients.ndim != 1 or clients.shape != places.shape:
-            raise DecodeError("the task's spent budget does not name a client and round by report")
+            raise DecodeError("expected a client and a round per report in the task's spent budget")
         if index < 0 or (len(places) and not 0 <= places.min() <= places.max() < index):
-            raise DecodeError(f"the task's spent budget has reports outside its {index} rounds")
+            raise DecodeError(
+                f"expected reports of rounds below {index} in the task's spent budget"
+            )
         return cls(index, clients, places)
 
     def values(self) -> dict[str, Array]:
@@ -127,8 +129,8 @@ class Task:
         """
         if len(self.nonce) != 16 or authorities.session(self.nonce) != self.plan.session:
             raise ParameterError(
-                "the plan's session is not bound to these two servers' authorities: make it with "
-                "`Owner.bind`, and check that all sides hold the same ca-server-0 and ca-server-1",
+                "the plan's session is not bound to these two servers' authorities: give all "
+                "parties the same ca-server-0.pem and ca-server-1.pem",
                 code="wrong-authorities",
             )
         if floors is not None:
@@ -260,7 +262,7 @@ def decode_model(task: Task, data: bytes) -> ServerModel:
     values, meta = arrays.decode(data)
     model = task.new_model(_under(_MODEL, values), _under(_OPTIMIZER, values))
     if model.digest().hex() != meta.get("digest"):
-        raise DecodeError("the model does not have the digest it was stored with")
+        raise DecodeError("the model does not have the digest that is stored with it")
     return model
 
 

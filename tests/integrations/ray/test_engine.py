@@ -125,7 +125,7 @@ def test_without_an_engine_this_process_computes(tls: Path) -> None:
     files = TlsFiles.in_folder(tls, "server-0")
     assert make_evaluator(EngineSettings(), files, 0) is LocalEvaluator
     for call in (make_evaluator, examine):
-        with pytest.raises(ParameterError, match="begins with"):
+        with pytest.raises(ParameterError, match="at the start of --engine"):
             call(EngineSettings("tcp://host:1"), files, 0)
 
 

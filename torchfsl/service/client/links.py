@@ -71,7 +71,7 @@ class Conversation:
             if len(chunk) < calls.CHUNK_BYTES:
                 return answer.whole()
         if chunk is not None:
-            raise calls.NotReady(f"{self._server}: the answer broke off")
+            raise calls.NotReady(f"{self._server}: the answer ended too early")
         raise HasEnded
 
 
@@ -271,7 +271,7 @@ class Links:
     def __init__(self, urls: Sequence[str], files: TlsFiles, policy: RetryPolicy) -> None:
         if len(urls) != 2:
             raise ParameterError(
-                f"expected URLs of server 0 and server 1, got {len(urls)}: write URL0,URL1",
+                f"expected two URLs, of server 0 and server 1, got {len(urls)}: give both URLs",
                 code="two-servers-needed",
             )
         self.links = tuple(Link(url, party, files, policy) for party, url in enumerate(urls))
@@ -302,10 +302,11 @@ class Links:
         theirs = calls.json_object(answer, INFO_BYTES).get("wire_version")
         if theirs != WIRE_VERSION:
             theirs = theirs if isinstance(theirs, int) else "none"
-            older = "this side" if isinstance(theirs, int) and theirs > WIRE_VERSION else "it"
+            is_newer = isinstance(theirs, int) and theirs > WIRE_VERSION
+            older = "this program" if is_newer else f"server {party}"
             raise calls.VersionMismatch(
-                f"server {party} speaks wire version {theirs}, this side {WIRE_VERSION}: "
-                f"upgrade {older}"
+                f"expected wire version {WIRE_VERSION}, server {party} has {theirs}: upgrade "
+                f"{older}"
             )
         return decode_info(answer)
 
@@ -328,12 +329,14 @@ class Links:
             pause = min(2 * pause, self.links[0].policy.longest_pause)
         if not first and not second:
             raise ProtocolError(
-                "the servers hold no task now: start again when the coordinator has started one",
+                "the servers have no task now: start this program again after the coordinator has "
+                "started a task",
                 code="no-task",
             )
         if first != second:
             raise ProtocolError(
-                f"the servers hold different models: {first}, {second}", code="models-differ"
+                f"the servers hold different models, {first} and {second}: tell their operators",
+                code="models-differ",
             )
         return int(first["version"]), str(first["digest"])
 

@@ -43,7 +43,8 @@ class Outbox:
         """
         if round_number <= self.last_round():
             raise ProtocolError(
-                f"round {round_number} was begun before an interruption: wait for the next one",
+                f"this client had begun round {round_number} before an interruption: wait for the "
+                "next round",
                 code="interrupted-round",
             )
         write_whole(self._round_path, f"{round_number} {self._plan}".encode())

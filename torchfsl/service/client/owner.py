@@ -175,7 +175,7 @@ class Owner:
         row = self._wait("Open", {StoredState.OPENING}, fields)
         if row["state"] != StoredState.OPEN:
             raise ProtocolError(
-                f"round {number} is not open, it is {row['state']} {row['reason']}".rstrip(),
+                f"expected round {number} to be open, got {row['state']} {row['reason']}".rstrip(),
                 code="no-open-round",
             )
         self._begun[digest] = max(number, self._begun.get(digest, -1))
@@ -288,9 +288,8 @@ class Owner:
         begun = self._begun.get(digest, -1)
         if info["round"] < begun:
             raise ProtocolError(
-                f"server 0 knows of no round above {info['round']}, and round {begun} was opened: "
-                "an older state was put back. Nothing is opened; tell both operators, and go on "
-                "with a new task",
+                f"expected round {begun} at server 0, got round {info['round']}: the operator has "
+                "restored an older state. No round is opened: start a new task",
                 code="old-state",
             )
         return digest
@@ -311,8 +310,9 @@ class Owner:
             if row["state"] not in states:
                 return row
             if now >= deadline:
+                why = why or "the servers are busy"
                 raise calls.NotReady(
-                    f"round {row['number']} is still {row['state']}, {why or 'at work'}: ask again"
+                    f"round {row['number']} is still {row['state']} ({why}): ask again"
                 )
             if now >= next_word or (why and not is_told):
                 level = logging.WARNING if why else logging.INFO

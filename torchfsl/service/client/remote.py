@@ -113,7 +113,7 @@ class RemoteTransport:
 
     def _send_again(self) -> None:
         if self._kept is None:
-            raise ProtocolError("the last report is at both servers, or was refused for good")
+            raise ProtocolError("no report to send: both servers have the last one, or refused it")
         trees, report = self._kept
         try:
             if trees:  # a client that failed before it retrieved looks like any other
@@ -156,7 +156,7 @@ class RemoteTransport:
         number = int(infos[0]["round"])
         if not all(info["open"] and info["round"] == number for info in infos):
             raise ProtocolError(
-                "no round is open at both servers: wait for one, connection.wait_for_round()",
+                "no round is open at both servers: call connection.wait_for_round()",
                 code="no-open-round",
             )
         return number
@@ -291,7 +291,7 @@ class Connection(Closing):
             number = int(infos[0]["round"])
             if number > last and all(i["open"] and i["round"] == number for i in infos):
                 return number
-            return -1 if until() else f"no round above {last} is open"
+            return -1 if until() else "no round is open" + f" after round {last}" * (last >= 0)
 
         return _waited(look, seconds)
 
@@ -387,8 +387,8 @@ def connect(
     files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, f"client-{client_id}")
     if files.identity() != Identity(Role.CLIENT, client_id):
         raise ParameterError(
-            f"the certificate is that of {files.identity()}, and client_id is {client_id}: pass "
-            "the same number, or tls= with the files of that client",
+            f"expected the certificate of client {client_id}, got that of {files.identity()}: pass "
+            f"tls= with the files of client {client_id}",
             code="wrong-certificate",
         )
     files.days_left()
@@ -452,14 +452,15 @@ def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> tuple[Pl
     certificates = [told.pop("certificate").encode() for told in (fields, other)]
     if fields != other:
         raise ProtocolError(
-            "the two servers have different plans: connect again once the coordinator has started "
-            "one task at both"
+            "the two servers have different plans: connect again after the coordinator has started "
+            "the same task at both servers"
         )
     plan = Plan.from_json(fields["plan"])
     authorities = files.authorities()
     if authorities.session(bytes.fromhex(fields["nonce"])) != plan.session:
         raise ProtocolError(
-            "the plan was made for servers of other authorities: check ca-server-0 and ca-server-1",
+            "the plan names other authorities of the servers than your files: copy ca-server-0.pem "
+            "and ca-server-1.pem from the operators again",
             code="wrong-authorities",
         )
     keys = (authorities.seal_key(p, certificates[p]).hex() for p in (0, 1))
@@ -468,7 +469,8 @@ def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> tuple[Pl
     )
     if plan.server_keys != tuple(keys) or plan.audit_keys != signing:
         raise ProtocolError(
-            "the plan names other keys than the servers' certificates: nothing is sent",
+            "the plan names other keys than the servers' certificates, so this client sends "
+            "nothing: tell the coordinator",
             code="wrong-server-key",
         )
     coins = decode_coins(fields["coins"])  # one honest server has seen that both were tossed

@@ -88,12 +88,12 @@ def _stored(path: Path) -> dict[str, list[int]]:
     try:
         found = json.loads(path.read_bytes())
         if not all(type(n) is int for rounds in found.values() for n in rounds):
-            raise ValueError("it does not hold numbers of rounds")
+            raise ValueError("expected numbers of rounds, got other values")
     except FileNotFoundError:
         return {}
     except (AttributeError, TypeError, ValueError) as error:
         raise DecodeError(
-            f"{path} does not say how many reports this client has sent ({error}): leave this "
-            "task, and delete the file before the next one"
+            f"cannot read from {path} how many reports this client has sent ({error}): send no "
+            "more reports in this task, and delete the file before the next task"
         ) from None
     return dict(found)

@@ -20,12 +20,14 @@ def split_address(text: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise ParameterError(
-            f"expected HOST:PORT or [IPV6]:PORT, got {text!r}: write HOST:PORT, or [IPV6]:PORT",
+            f"expected HOST:PORT or [IPV6]:PORT, got {text!r}: write an IPv6 address in brackets, "
+            "such as [::1]:7000",
             code="invalid-address",
         )
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ParameterError(
-            f"expected HOST:PORT, got {text!r}: write it as 127.0.0.1:7000", code="invalid-address"
+            f"expected HOST:PORT, got {text!r}: write an address such as 127.0.0.1:7000",
+            code="invalid-address",
         )
     return host, int(port)
 

@@ -83,9 +83,9 @@ def decode_plan(data: bytes) -> dict[str, Any]:
         for value in (found["nonce"], *found["coins"]):
             bytes.fromhex(value)
     except (TypeError, ValueError) as error:
-        raise DecodeError(f"the nonce or a coin is not in hex: {error}") from error
+        raise DecodeError(f"expected the nonce and the coins in hex: {error}") from error
     if len(found["coins"]) not in (0, 2):
-        raise DecodeError(f"{len(found['coins'])} coins; a plan has none, or one of each server")
+        raise DecodeError(f"expected 0 or 2 coins in a plan, got {len(found['coins'])}")
     return found
 
 
@@ -99,5 +99,5 @@ def _fields(
 
 def _field(name: str, given: Mapping[str, Any], kind: type[Any] | range) -> Any:
     if name not in given:
-        raise DecodeError(f"{name} is missing")
+        raise DecodeError(f"expected the field {name}, but it is missing")
     return checked(name, given[name], kind)

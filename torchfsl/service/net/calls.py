@@ -119,7 +119,7 @@ def error_of(error: grpc.RpcError, peer: str) -> Error:
     details = error.details() if hasattr(error, "details") else ""
     kind = _ERRORS.get(code, ProtocolError)
     if code is grpc.StatusCode.UNIMPLEMENTED and details == _UNKNOWN_METHOD:
-        details = "it does not know this call, it is older: upgrade it"
+        details = "this server is older and does not have the call: upgrade its torchfsl"
     text = f"{peer}: {printable(_of_tls(details) or details or code.name)}"
     given = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
     named = dict(given or ()).get(CODE)
@@ -136,16 +136,16 @@ def _of_tls(details: str) -> str:
     if not details.startswith("failed to connect"):
         return ""
     if "certificate has expired" in details:
-        said = f"{EXPIRED}: its operator renews it"
+        said = f"{EXPIRED}: ask its operator to renew it"
     elif "unable to get local issuer" in details or "self-signed" in details:
         said = (
             "its certificate is not from its authority here, or is new: "
-            "if this goes on, compare both sides' ca-server-*.pem"
+            "if this error stays, compare the files ca-server-*.pem of both sides"
         )
     elif "Socket closed" in details:
         said = (
-            "the connection was closed, as a server does that refuses this certificate: "
-            "run `torchfsl doctor --tls DIR` on its folder"
+            "the server closed the connection, as it does if it refuses your certificate: "
+            "run `torchfsl doctor --tls DIR` on the folder of the certificate"
         )
     elif "UNEXPECTED_EOF" in details or "WRONG_VERSION" in details or "record layer" in details:
         said = "the TLS handshake failed at its start: check host and port of this server's URL"
@@ -172,8 +172,8 @@ def check_versions(given: Iterable[tuple[str, str | bytes]], caller: str, callee
     newer = _is_number(theirs) and int(theirs) > WIRE_VERSION
     library = str(fields.get(_LIBRARY, "unknown"))[:32]
     raise VersionMismatch(
-        f"{caller} speaks wire version {theirs[:16]} (torchfsl {library}), {callee} speaks "
-        f"{WIRE_VERSION} (torchfsl {__version__}): upgrade {callee if newer else caller}"
+        f"{callee} has wire version {WIRE_VERSION} (torchfsl {__version__}), {caller} has "
+        f"{theirs[:16]} (torchfsl {library}): upgrade {callee if newer else caller}"
     )
 
 
@@ -248,7 +248,7 @@ def decode_request(data: bytes, **kinds: type[Any] | range) -> dict[str, Any]:
     what = f"a request with the fields {sorted(kinds)}"
     fields = json_object(data, MAX_REQUEST_BYTES, what)
     if set(fields) != set(kinds):
-        raise DecodeError(f"not {what}")
+        raise DecodeError(f"expected {what}, got other fields")
     for name, kind in kinds.items():
         fields[name] = checked(name, fields[name], kind)
     return fields
@@ -267,7 +267,7 @@ def json_object(data: bytes, limit: int, what: str = "an answer") -> dict[str, A
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise DecodeError(f"not {what}: a JSON object of at most {limit} bytes in UTF-8")
+        raise DecodeError(f"expected {what}, as a JSON object of at most {limit} bytes in UTF-8")
     return fields
 
 
@@ -277,10 +277,10 @@ def checked(name: str, value: Any, kind: type[Any] | range) -> Any:
     if wanted is float and type(value) is int and value in limits:
         value = float(value)
     if type(value) is not wanted:
-        raise DecodeError(f"{name} is not a valid {wanted.__name__}")
+        raise DecodeError(f"{name}: expected {wanted.__name__}, got {type(value).__name__}")
     if wanted in (int, float) and not limits.start <= value < limits.stop:
         raise DecodeError(
-            f"{name} is {str(value)[:40]}: it lies in [{limits.start}, {limits.stop})"
+            f"expected {name} in [{limits.start}, {limits.stop}), got {str(value)[:40]}"
         )
     return value
 
@@ -302,7 +302,8 @@ class Answer:
         self._size += len(chunk)
         if self._size > self._limit:
             raise ProtocolError(
-                f"{self._peer} answers with more than {self._limit} bytes", code="answer-too-long"
+                f"expected at most {self._limit} bytes from {self._peer}, got more",
+                code="answer-too-long",
             )
 
     def whole(self) -> bytes:

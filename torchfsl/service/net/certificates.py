@@ -106,10 +106,10 @@ def client_numbers(text: str) -> list[int]:
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal():
-            raise ParameterError(f"--clients {text!r}: write numbers and ranges, as 0-99,200")
+            raise ParameterError(f"--clients is {text!r}: write numbers and ranges, as 0-99,200")
         if int(last or first) < int(first):
             raise ParameterError(
-                f"--clients {text!r}: the range {part} ends below its start: write {last}-{first}"
+                f"--clients is {text!r}, where {part} ends below its start: write {last}-{first}"
             )
         numbers += range(int(first), int(last or first) + 1)
     return numbers
@@ -213,6 +213,6 @@ def _read_authority(folder: Path, name: str) -> tuple[x509.Certificate, Key]:
         certificate = x509.load_pem_x509_certificate((folder / f"{name}.pem").read_bytes())
         key = serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), None)
     except (OSError, ValueError) as error:
-        raise ParameterError(f"the authority {name} in {folder} cannot be used: {error}") from error
+        raise ParameterError(f"cannot use the authority {name} in {folder}: {error}") from error
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return certificate, key

@@ -118,8 +118,8 @@ class TlsFiles:
             ) from error
         if public != load_certificate(chain).public_key():
             raise ParameterError(
-                f"{self.key} is not the key of the certificate {self.certificate}: put both of one "
-                "pair there"
+                f"{self.key} is not the key of the certificate {self.certificate}: put the key of "
+                "this certificate there"
             )
         return key, chain
 
@@ -133,8 +133,8 @@ class TlsFiles:
         identity = self.identity()
         if identity != Identity(Role.SERVER, party):
             raise ParameterError(
-                f"{self.certificate} is the certificate of {identity}, not of server {party}: put "
-                "that server's there"
+                f"expected the certificate of server {party} in {self.certificate}, got that of "
+                f"{identity}: put the certificate of server {party} there"
             )
         return self.pair()
 
@@ -233,7 +233,7 @@ def target(url: str) -> str:
         if port and not re.search(r"[\s/?#@]", host):
             return rest
     raise ParameterError(
-        f"expected https://HOST:PORT, got {url!r}: write it as https://127.0.0.1:7000",
+        f"expected https://HOST:PORT, got {url!r}: write a URL such as https://127.0.0.1:7000",
         code="invalid-address",
     )
 
@@ -326,16 +326,16 @@ def server_certificate(
     try:
         found = str(authorities.identify(pem))
     except Error as error:
-        found = f"nobody ({error})"
+        found = f"an unknown party ({error})"
     if found == str(Identity(Role.SERVER, 1 - party)):
         raise ParameterError(
-            f"{url} is given as the URL of server {party}, and server {1 - party} answers there: "
-            f"give server 0's URL first, or correct `peer` in the settings of server {1 - party}",
+            f"expected server {party} at {url}, got server {1 - party}: give the URL of server "
+            f"{party} in its place. In a list of URLs, server 0 is first",
             code="wrong-certificate",
         )
     if found != str(Identity(Role.SERVER, party)):
         raise calls.NotReady(
-            f"server {party}: at {url} answers the certificate of {found}, not of server {party}: "
-            "check the URL, and ask that server's operator"
+            f"server {party}: expected the certificate of server {party} at {url}, got that of "
+            f"{found}: check the URL"
         )
     return pem

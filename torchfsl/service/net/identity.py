@@ -93,8 +93,8 @@ class Identity:
         limit = 2 if found and found.role in (Role.SERVER, Role.AUDITOR) else 1 << 64
         if found is None or scheme != _SCHEME or found.uri != uri or not 0 <= found.number < limit:
             raise NotAllowed(
-                f"a certificate names {uri[:80]!r}, which is not a party of a task: issue one with "
-                "a URI as torchfsl:client:17"
+                f"expected the URI of a party in a certificate, got {uri[:80]!r}: issue a "
+                "certificate with a URI such as torchfsl:client:17"
             )
         return found
 
@@ -135,15 +135,14 @@ class Authorities:
         own = {_public_key(certificate) for certificate in self._servers}
         if len(own) != 2 or own & {_public_key(certificate) for certificate in self._clients}:
             raise ParameterError(
-                "expected three certificate authorities, for server 0, server 1 and the clients, "
-                "got the same one in two authority files: give each its own, since one that "
-                "vouches for two parties could pose as both"
+                "expected separate certificate authorities for server 0, server 1 and the clients, "
+                "got the same authority in two files: give each party its own authority"
             )
         others = [_public_key(certificate) for certificate in (*self._auditors, *self._clients)]
         if self._auditors and len(own | set(others)) != 2 + len(others):
             raise ParameterError(
-                "two authority files hold the same certificate authority: give each auditor its "
-                "own, which vouches for no other party"
+                "expected a separate certificate authority for each auditor, got the same "
+                "authority in two files: give each auditor its own authority"
             )
         self._cached = functools.lru_cache(maxsize=4096)(self._identify)
 
@@ -169,7 +168,8 @@ class Authorities:
         key = self._certified(party, load_certificate(pem), seal_uri(party), "sealing")
         if not isinstance(key, X25519PublicKey):
             raise NotAllowed(
-                f"server {party}'s sealing certificate holds no X25519 key: issue it for one"
+                f"expected an X25519 key in the sealing certificate of server {party}, got another "
+                "type: issue this certificate for an X25519 key"
             )
         return key.public_bytes_raw()
 
@@ -184,13 +184,14 @@ class Authorities:
         found = [c for c in load_certificates(pems) if _uris(c) == [sign_uri(party)]]
         if not found:
             raise NotAllowed(
-                f"server {party} has no certificate of {sign_uri(party)}: `torchfsl certs` makes "
-                "one, and the server must be started again"
+                f"server {party} has no certificate of {sign_uri(party)}: run `torchfsl certs DIR "
+                "--auditors` for its folder, and start this server again"
             )
         key = self._certified(party, found[0], sign_uri(party), "signing")
         if not isinstance(key, Ed25519PublicKey):
             raise NotAllowed(
-                f"server {party}'s signing certificate holds no Ed25519 key: issue it for one"
+                f"expected an Ed25519 key in the signing certificate of server {party}, got "
+                "another type: issue this certificate for an Ed25519 key"
             )
         return key.public_bytes_raw()
 
@@ -201,7 +202,7 @@ class Authorities:
         self._check_issuer(certificate, self._servers[party : party + 1], f"server {party}'s seals")
         now = datetime.datetime.now(datetime.UTC)
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-            raise NotAllowed(f"server {party}'s {what} certificate is out of date: renew it")
+            raise NotAllowed(f"the {what} certificate of server {party} is out of date: renew it")
         return certificate.public_key()
 
     def session(self, nonce: bytes) -> str:
@@ -215,8 +216,8 @@ class Authorities:
         uris = _uris(certificate)
         if len(uris) != 1:
             raise NotAllowed(
-                f"a certificate has {len(uris)} URIs, expected one: issue one with a URI as "
-                "torchfsl:client:17"
+                f"expected one URI in a certificate, got {len(uris)}: issue a certificate with a "
+                "URI such as torchfsl:client:17"
             )
         identity = Identity.parse(uris[0])
         kept = {Role.SERVER: self._servers, Role.AUDITOR: self._auditors}.get(identity.role)
@@ -235,8 +236,8 @@ class Authorities:
                 continue
             return
         raise NotAllowed(
-            f"the certificate of {whose} is not from the authority for it: issue it again, by that "
-            "authority, or correct the authority's file at this side"
+            f"the certificate of {whose} is not from the authority for it: issue it again with "
+            "that authority"
         )
 
 
@@ -260,10 +261,10 @@ def days_left(pem: bytes, path: Path) -> int:
     """
     certificate, now = load_certificate(pem), datetime.datetime.now(datetime.UTC)
     if certificate.not_valid_before_utc > now:
-        raise ParameterError(f"{path} is not valid yet: look at this machine's clock")
+        raise ParameterError(f"{path} is not valid yet: check the clock of this machine")
     left = (certificate.not_valid_after_utc - now).total_seconds()
     if left < 0:
-        raise ParameterError(f"{path} has EXPIRED: issue it again", code="certificate-expired")
+        raise ParameterError(f"{path} has EXPIRED: renew it", code="certificate-expired")
     return in_days(left)
 
 
@@ -290,8 +291,8 @@ def _check_strength(key: object) -> None:
     size = getattr(key, "key_size", least)  # Ed25519 has one size
     if size < least:
         raise NotAllowed(
-            f"the certificate's key has {size} bits: make one of at least {least}, as torchfsl "
-            "certs does"
+            f"expected at least {least} bits in the key of a certificate, got {size}: make a "
+            "longer key"
         )
 
 

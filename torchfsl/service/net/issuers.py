@@ -115,7 +115,7 @@ class Issuers:
             self._digest, self.is_stale = _digest(listed), False
         except Error as error:
             self.is_stale = True
-            log.error("issuers stay as they were: %s", error)
+            log.error("the issuers stay as they were: %s", error)
 
 
 def _digest(listed: Iterable[Listed]) -> str:
@@ -140,22 +140,30 @@ def _read(path: Path) -> tuple[Listed, ...]:
         raise ParameterError(f"cannot read the issuers in {path}: {error}") from None
     entries = given.get("issuer", [])
     if set(given) - {"issuer"} or not isinstance(entries, list):
-        raise ParameterError(f"{path} has sections [[issuer]] and nothing else")
+        raise ParameterError(
+            f"expected only sections [[issuer]] in {path}, got other entries: write [[issuer]] "
+            "above the settings of each issuer"
+        )
     found = tuple(_listed(entry, path) for entry in entries)
     ranges = sorted((r.start, r.stop) for one in found for r in one.numbers)
     apart = all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
     if not apart or any(len({getattr(o, n) for o in found}) < len(found) for n in ("name", "key")):
-        raise ParameterError(f"two issuers in {path} share a name, a key or a number: part them")
+        raise ParameterError(
+            f"two issuers in {path} have the same name, key or number: give each issuer its own"
+        )
     return found
 
 
 def _listed(entry: Any, path: Path) -> Listed:
     if not isinstance(entry, dict) or set(entry) != _FIELDS:
-        raise ParameterError(f"an issuer in {path} has exactly {', '.join(sorted(_FIELDS))}")
+        raise ParameterError(
+            f"expected exactly the settings {', '.join(sorted(_FIELDS))} in each [[issuer]] of "
+            f"{path}"
+        )
     name, key, share, counts = (entry[n] for n in ("name", "key", "share", "counts"))
     check_name(name)
     if type(key) is not str or not _KEY.fullmatch(key):
-        raise ParameterError(f"key of {name} in {path}: expected 64 hex digits in small letters")
+        raise ParameterError(f"key of {name} in {path}: expected 64 hex digits in lower case")
     if type(share) not in (int, float) or not 0 <= share <= 1:
         raise ParameterError(f"share of {name} in {path} is {share!r}: give a number in [0, 1]")
     if type(counts) is not int or counts < 0:

@@ -113,7 +113,7 @@ def read(token: str, key_of: Callable[[str], bytes | None]) -> Claims:
         _refuse(f"does not have exactly the claims {', '.join(_CLAIMS)}")
     key = key_of(fields["iss"])
     if key is None:
-        _refuse("is of an issuer that this server does not know")
+        _refuse("comes from an issuer that this server does not know")
     try:
         signed = f"{parts[0]}.{parts[1]}".encode()
         Ed25519PublicKey.from_public_bytes(key).verify(decode(parts[2], 64), signed)
@@ -128,14 +128,14 @@ def _claims(fields: dict[str, Any]) -> Claims:
     except Error:
         client = Identity(Role.OWNER)
     if client.role is not Role.CLIENT:
-        _refuse("names no client in sub")
+        _refuse("does not name a client in sub")
     rounds, cnf = fields["rounds"], fields["cnf"]
     if [type(one) for one in rounds] != [int, int] or not 0 <= rounds[0] <= rounds[1] < 1 << 64:
-        _refuse("has other rounds than [first, last]")
+        _refuse("does not have rounds of the form [first, last]")
     if rounds[1] - rounds[0] >= MAX_ROUNDS:
         _refuse(f"is for more than {MAX_ROUNDS} rounds")
     if not 0 < fields["exp"] - fields["nbf"] <= MAX_SECONDS:
-        _refuse(f"is for more than {MAX_SECONDS} seconds, or for none")
+        _refuse(f"does not have a validity of 1 to {MAX_SECONDS} seconds")
     if cnf.keys() != {"jkt"} or type(cnf["jkt"]) is not str or not _NAME.fullmatch(fields["jti"]):
         _refuse("has a cnf or jti that is not valid")
     decode(cnf["jkt"], 32)
@@ -170,7 +170,7 @@ def _no_number(text: str) -> Any:
 
 def _refuse(why: str) -> NoReturn:
     raise NotAdmitted(
-        f"the token {why}: ask its issuer for one for this call", code="token-refused"
+        f"the token {why}: ask its issuer for a token for this call", code="token-refused"
     )
 
 
@@ -238,7 +238,10 @@ class Issuer:
         except (ValueError, TypeError, UnsupportedAlgorithm):
             private = None
         if not isinstance(private, Ed25519PrivateKey):
-            raise ParameterError("expected an Ed25519 key in PEM: `torchfsl admit --new` makes one")
+            raise ParameterError(
+                "expected an Ed25519 key in PEM: run `torchfsl admit --new A-B --key FILE --issuer "
+                "NAME` to make one"
+            )
         self.name, self._key = check_name(name), private
 
     def admit(
@@ -257,7 +260,7 @@ class Issuer:
             ParameterError: an argument is out of range.
         """
         if not _SESSION.fullmatch(task):
-            raise ParameterError(f"task is {task!r}: give the session of the plan, plan.session")
+            raise ParameterError(f"task is {task!r}: give plan.session, the session of the plan")
         now, jti = int(time.time()), random_bytes(8).hex()
         fields = {
             "iss": self.name, "sub": Identity(Role.CLIENT, client).uri, "task": task,
@@ -270,7 +273,7 @@ class Issuer:
                 read(token, lambda _: self._key.public_key().public_bytes_raw())
         except NotAdmitted as error:
             why = str(error).partition(": ask")[0]
-            raise ParameterError(f"{why}: change it", code="out-of-range") from None
+            raise ParameterError(f"{why}: change this argument", code="out-of-range") from None
         return made[0], made[1]
 
     def sign(self, claims: dict[str, Any]) -> str:

@@ -84,8 +84,8 @@ class Trust:
             raise NotAllowed(f"{identity} is on this server's deny list: {_ASK}")
         if identity.role is Role.CLIENT and self._is_issued(identity.number):
             raise NotAllowed(
-                f"the number of {identity} belongs to an issuer of tokens: certify a number that "
-                "is in no `numbers` of the admission files"
+                f"the number of {identity} belongs to an issuer of tokens: issue a certificate "
+                "with a number outside `numbers` in the admission files"
             )
         return identity
 
@@ -109,8 +109,8 @@ class Trust:
             authorities, denied = self._files.authorities(), read_deny_list(self._deny)
             if authorities.keys != self._authorities.keys:
                 raise ParameterError(
-                    "the servers' authorities have other keys than the task: put the old files "
-                    "back, or stop both servers and start a new task"
+                    "the servers' authorities have other keys than at the start of this server: "
+                    "put the old files back"
                 )
         except (Error, OSError) as error:
             log.error("who may call stays as it was: %s", error)
@@ -271,8 +271,8 @@ class Validity:
         certified = self._files.authorities().seal_key(self._party, seal)
         if (key.public, certified) != (self._key, self._key):
             raise ParameterError(
-                f"{path} or the key next to it is of another key than the plan names: put the "
-                "old key back and a certificate of that key, or start another task"
+                f"{path} or the key file next to it has another key than the plan: put back the "
+                "key file of the plan, with a certificate of that key"
             )
         self._seal = seal
         _own_log.info("read again %s", path)
@@ -300,8 +300,8 @@ def checked_seal(files: TlsFiles, party: int) -> tuple[bytes, bytes]:
     days_left(certificate, files.seal_certificate)
     if files.authorities().seal_key(party, certificate) != key.public:
         raise ParameterError(
-            f"{files.seal_certificate} is not the certificate of the key next to it: put both of "
-            "one pair there"
+            f"{files.seal_certificate} is not the certificate of the key next to it: put the "
+            "certificate of this key there"
         )
     return key.public, certificate
 

@@ -96,8 +96,8 @@ class Tokens:
         issuer, number = self._issuers.of(claims.issuer), claims.client.number
         if not (issuer and issuer.share and any(number in r for r in issuer.numbers)):
             raise NotAdmitted(
-                f"{claims.issuer} may not issue tokens to {claims.client}: ask both operators for "
-                "an [[issuer]] of this name and number in the admission files, its share above 0",
+                f"{claims.issuer} may not issue tokens to {claims.client}: ask both operators to "
+                "list this issuer and number, with a share above 0, in the admission files",
                 code="token-refused",
             )
         self._trust.check(claims.client.uri, f"jkt:{claims.thumbprint}", f"jti:{claims.name}")
@@ -117,7 +117,7 @@ class Tokens:
         length, party = request.length or 0, self._station.node.party
         text = tokens.signed_text(party, name, token, body, length, request.one(NONCE))
         if not tokens.is_signed(point, signature, text):
-            raise NotAdmitted(_again("is not signed as it came"), code="proof-refused")
+            raise NotAdmitted(_again("does not fit its signature"), code="proof-refused")
         self._use(number, text, when)
         return Admitted(claims.client, body, claims.rounds, claims.issuer)
 
@@ -146,8 +146,8 @@ class Tokens:
             most = min(most, issuer.most)
         if admitted.caller.number not in entered and len(entered) >= most:
             raise RejectedSubmission(
-                f"round {number} has all clients that the share of {admitted.issuer} allows "
-                f"({most}): join the next round, or ask both operators for a larger share",
+                f"round {number} has {most} clients of {admitted.issuer} already, the most that "
+                "its share allows: participate in the next round",
                 code="round-full",
             )
         entered.add(admitted.caller.number)
@@ -167,7 +167,7 @@ class Tokens:
             given = bytes(32)
         when = int.from_bytes(given[:8], "big")
         if not hmac.compare_digest(self._mac(given[:16]), given[16:]) or _now() - when > _NONCE_MS:
-            raise NotAdmitted(_again("has no nonce of the last 300 seconds"), code="nonce-expired")
+            raise NotAdmitted(_again("needs a nonce of the last 300 seconds"), code="nonce-expired")
         return when
 
     def _use(self, number: int, text: bytes, when: int) -> None:
@@ -179,10 +179,11 @@ class Tokens:
         self._windows.move_to_end(number)
         window.last, mark = now, hashlib.sha256(text).digest()
         if mark in window.used:
-            raise NotAdmitted(_again("was taken before"), code="proof-used")
+            raise NotAdmitted(_again("was accepted before"), code="proof-used")
         if when <= window.floor:
             raise NotAdmitted(
-                _again("has an older nonce than others of this client"), code="nonce-expired"
+                _again("has an older nonce than this client's other requests"),
+                code="nonce-expired",
             )
         window.used[mark] = when
         if len(window.used) > _KEPT:

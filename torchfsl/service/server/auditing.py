@@ -68,7 +68,7 @@ class AuditDesk:
         self._check_own(caller)
         data = await self._station.run(self._transcript, number)
         if not data:
-            raise NotReady(f"round {number} has no transcript here")
+            raise NotReady(f"this server has no transcript of round {number}")
         return data
 
     async def take_pass(self, caller: Identity, number: int, message: bytes) -> None:
@@ -131,7 +131,7 @@ class AuditDesk:
         if await self._station.run(node.transcript.said, number, Kind.SHARE_COMMIT) is not None:
             return
         while not await self._station.run(lambda: node.storage.audits.key):
-            await self._wait(number, f"the auditor of server {node.party} to give a key")
+            await self._wait(number, f"the auditor of server {node.party} to send a key")
 
     async def passed(self, number: int) -> None:
         """Wait until the other server's auditor has passed it; at once without an audit.
@@ -143,7 +143,7 @@ class AuditDesk:
         if not node.plan.audited:
             return
         while not await self._station.run(node.has_counted, number, Kind.AUDIT_PASS):
-            await self._wait(number, f"the auditor of server {1 - node.party} to pass it")
+            await self._wait(number, f"the auditor of server {1 - node.party} to pass the round")
         self._station.stalled = ""
 
     def watch(self, number: int) -> None:
@@ -197,7 +197,7 @@ class AuditDesk:
         node = self._station.node
         node.abandon(number, reason)
         node.storage.audits.alert(MISSING)
-        log.error("no pass in time", extra={"round": number, "alert": MISSING})
+        log.error("an auditor did not answer in time", extra={"round": number, "alert": MISSING})
 
     def _keep_key(self, number: int, key: str, signature: str) -> None:
         node = self._station.node
@@ -214,14 +214,16 @@ class AuditDesk:
                 node.storage.ledger.running_round(number)
             if held is None and node.plan.audited:
                 raise ProtocolError(
-                    f"round {number} has no commitment here that server {peer} signed",
+                    f"this server has no signed commitment of server {peer} in round {number}",
                     code="wrong-step",
                 )
             parts = named_parts(node.plan, number, peer, held or (b"", b""), step, why)
             self._check_signed("the finding", peer, kdf.LABEL_NAMED, parts, signature)
         except ProtocolError as error:
             node.storage.audits.alert(UNTAKEN)
-            log.error("finding refused", extra={"round": number, "reason": str(error)})
+            log.error(
+                "an auditor's finding is refused", extra={"round": number, "reason": str(error)}
+            )
             raise
         self._name(number, step, why, signature=signature)
 
@@ -230,12 +232,16 @@ class AuditDesk:
         held = node.storage.audits.held(node.plan, number)
         shown = record, said.commitment
         if held in (None, shown):
-            raise ProtocolError(f"round {number}: it is not a second commitment", code="wrong-step")
+            raise ProtocolError(
+                f"round {number}: expected a commitment of server {peer} that differs from the "
+                "stored one",
+                code="wrong-step",
+            )
         parts = named_parts(node.plan, number, peer, shown, *TWICE)
         self._check_signed("the commitment", peer, kdf.LABEL_NAMED, parts, signature)
         key, signs = bytes.fromhex(node.plan.audit_keys[peer]), (record, bytes([peer]))
         if not is_signed(key, said.signature, kdf.LABEL_RECORD, *signs, said.commitment):
-            raise ProtocolError(f"server {peer} did not sign that", code="bad-signature")
+            raise ProtocolError(f"server {peer} did not sign this commitment", code="bad-signature")
         second = (said.commitment + said.signature).hex()
         self._name(number, *TWICE, signature=signature, second_record=record.hex(), second=second)
 
@@ -247,7 +253,8 @@ class AuditDesk:
         node.storage.audits.note(node.plan, number, named=f"{step}: {why}", **kept)
         node.storage.audits.alert(LIAR)
         reason = f"{LIAR}: its auditor names server {peer} ({step}: {why})"
-        log.error("liar named", extra={"round": number, "alert": LIAR, "reason": reason})
+        text = "an auditor reports a lie of the other server"
+        log.error(text, extra={"round": number, "alert": LIAR, "reason": reason})
         node.halt(reason)
 
     def _check_signed(
@@ -257,7 +264,7 @@ class AuditDesk:
         plan = self._station.node.plan
         if not plan.audited:
             raise ProtocolError(
-                f"{what} is for another task, this one has no audit", code="another-plan"
+                f"{what} is for another task: this server's task has no audit", code="another-plan"
             )
         public = bytes.fromhex(plan.auditors[party])
         if not is_signed(public, bytes.fromhex(signature), label, *parts):
@@ -265,8 +272,8 @@ class AuditDesk:
 
     def _check_own(self, caller: Identity) -> None:
         if caller.number != self._station.node.party:
-            raise NotAllowed(f"{caller} is not the auditor of this server")
+            raise NotAllowed(f"expected the auditor of this server, got {caller}")
 
     def _check_other(self, caller: Identity) -> None:
         if caller.number == self._station.node.party:
-            raise NotAllowed(f"{caller} is this server's own auditor, whose word is for the other")
+            raise NotAllowed(f"expected the auditor of the other server, got {caller}")

@@ -74,7 +74,7 @@ class Door:
         if len(self.inside) > _LONGEST_PATH:
             self._folder.rmdir()
             raise ParameterError(
-                f"{self._folder} is too long a name for a socket: set TMPDIR to a shorter folder"
+                f"the path {self._folder} is too long for a socket: set TMPDIR to a shorter folder"
             )
         self._held = _hold(self._folder)
         self._left: deque[Guest] = deque(maxlen=_TOLD_ADDRESSES)
@@ -295,7 +295,7 @@ def _hold(folder: Path) -> int:
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(held).st_uid != os.getuid():
-            raise PermissionError(f"{folder} is another user's")
+            raise PermissionError(f"another user owns {folder}")
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
         os.close(held)
@@ -340,8 +340,8 @@ def connections_for(files: int, wanted: int) -> int:
     fit = (files - RESERVED) // FILES_A_CONNECTION
     if fit < min(wanted, _FEWEST_CONNECTIONS):
         raise ParameterError(
-            f"this process may open {files} files, a server needs {files_for(_FEWEST_CONNECTIONS)} "
-            f"at least, and {files_for(wanted)} for {wanted} connections: raise the hard limit "
+            f"expected a limit of at least {files_for(_FEWEST_CONNECTIONS)} open files, and of "
+            f"{files_for(wanted)} for {wanted} connections, got {files}: raise the hard limit "
             "(ulimit -Hn, LimitNOFILE= of systemd)"
         )
     return min(fit, wanted)

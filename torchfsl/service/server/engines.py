@@ -68,7 +68,8 @@ def shards_told(plan: Plan, shards: int, *, clients: int | None, rates: Rates | 
 def _home(settings: EngineSettings) -> Any:
     scheme = settings.url.partition("://")[0]
     if scheme not in _HOMES:
-        raise ParameterError(f"--engine {settings.url!r}: it begins with one of {sorted(_HOMES)}")
+        schemes = " or ".join(f"{scheme}://" for scheme in sorted(_HOMES))
+        raise ParameterError(f"expected {schemes} at the start of --engine, got {settings.url!r}")
     return importlib.import_module(_HOMES[scheme])
 
 

@@ -65,21 +65,23 @@ class Failures:
             self.end(error)
             return
         self.counts[kind] += 1
-        self.unready = f"a {kind} failed with {type(error).__name__}: see the log, start again"
+        self.unready = (
+            f"a {kind} failed with {type(error).__name__}: read the log, then restart the server"
+        )
         log.error("a %s failed, which is a bug", kind, exc_info=error)
 
     def end(self, error: BaseException) -> None:
         """The state cannot be used, or a step that writes has failed: end the process."""
         if self._stopping:
-            log.warning("while stopping: %s", error)
+            log.warning("an error while the server stops: %s", error)
             return
         self.counts["state"] += 1
         self.unready = "the state cannot be read or written"
         if not isinstance(error, STATE_ERRORS):
             self.unready = f"a step that writes failed with {type(error).__name__}, a bug"
         text = (
-            "%s: this process ends with status %d, and goes on from what is stored when it is "
-            "started again: %s"
+            "%s: this process ends with status %d, and a restart continues from the stored "
+            "state: %s"
         )
         log.critical(text, self.unready, EXIT_STATE_FAILED, error, exc_info=error)
         self._end(EXIT_STATE_FAILED)

@@ -117,7 +117,7 @@ class FetchDesk:
                     self._committed.notify_all()
                 await relayed
         except TimeoutError:
-            raise NotReady("the other server has not relayed the trees: fetch again") from None
+            raise NotReady("the other server has not relayed the DPF keys: fetch again") from None
         finally:
             del self._relayed[client]
         return Kind.FETCH_ANSWER
@@ -129,13 +129,13 @@ class FetchDesk:
                 await self._committed.wait_for(lambda: client in self._relayed)
                 return self._relayed[client]
         except TimeoutError:
-            raise RejectedSubmission(f"client {client} has committed to no fetch") from None
+            raise RejectedSubmission(f"client {client} has not committed to a fetch") from None
 
     @contextlib.asynccontextmanager
     async def _one_of(self, client: int) -> AsyncIterator[None]:
         """Be the client's only fetch; it leaves no trace behind."""
         if client in self._busy:
-            raise Overloaded(f"client {client} has a fetch under way: finish it first")
+            raise Overloaded(f"client {client} has another fetch: wait until that fetch ends")
         self._busy.add(client)
         try:
             yield
@@ -167,5 +167,7 @@ class FetchDesk:
         node.storage.check_not_halted()
         state = node.server.state
         if state not in (RoundState.IDLE, RoundState.OPEN):
-            raise NotReady(f"the round is {state.value}: fetch before or after")
+            raise NotReady(
+                f"a fetch has to wait while the round is {state.value}: fetch again later"
+            )
         return node.server

@@ -187,7 +187,8 @@ class _OtherServer:
     async def _step(self, _: Identity, stream: Stream) -> None:
         if not isinstance(self._side, Follower):
             raise ProtocolError(
-                "server 0 leads the rounds: it takes no steps from server 1", code="not-the-leader"
+                "server 0 leads the rounds: it does not take steps from server 1",
+                code="not-the-leader",
             )
         plan = self._station.node.plan
         async with stream.message(plan, *steps_of(plan)) as (header, data):
@@ -198,7 +199,8 @@ class _OtherServer:
         fields = await stream.request(round=int, reason=str)
         if not isinstance(self._side, Follower):
             raise ProtocolError(
-                "server 0 leads the rounds: it ends none for server 1", code="not-the-leader"
+                "server 0 leads the rounds: server 1 cannot end a round there",
+                code="not-the-leader",
             )
         await self._side.end_before(fields["round"] + 1, fields["reason"])
         await stream.send(b"")
@@ -320,7 +322,9 @@ class _Owner:
 
     def _leader(self) -> RoundDriver:
         if not isinstance(self._side, RoundDriver):
-            raise ProtocolError("server 0 leads the rounds: ask it", code="not-the-leader")
+            raise ProtocolError(
+                "server 0 leads the rounds: send this call to server 0", code="not-the-leader"
+            )
         return self._side
 
 

@@ -54,7 +54,7 @@ class Request:
         """
         values = self.headers.get(name, ("",))
         if len(values) != 1:
-            raise DecodeError(f"the request has {len(values)} headers {name}: send one")
+            raise DecodeError(f"expected one header {name}, got {len(values)}")
         return values[0]
 
 
@@ -168,13 +168,13 @@ class Wire:
             come, _ = self._http.trailing_data
             head = come[: come.find(b"\r\n\r\n")]
             if head.count(b"\n") > _HEAD_LINES:
-                raise DecodeError(f"a request with more than {_HEAD_LINES} lines of headers")
+                raise DecodeError(f"expected at most {_HEAD_LINES} lines of headers, got more")
             if b"\n " in head or b"\n\t" in head:  # which a proxy may read otherwise
-                raise DecodeError("a request with a folded header: write each on one line")
+                raise DecodeError("got a folded header: write each header on one line")
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
-            raise DecodeError(f"not a request of HTTP/1.1: {error}") from None
+            raise DecodeError(f"expected a request of HTTP/1.1: {error}") from None
 
     async def _more(self, size: int = PIECE_BYTES) -> None:
         try:

@@ -155,7 +155,7 @@ class Slots:
         if is_client and self.used >= self._limits.calls:
             raise Overloaded("the server has too many calls: try again later")
         if is_client and self._calls[caller] >= self._limits.calls_per_client:
-            raise Overloaded(f"{caller} has too many calls at once: finish one first")
+            raise Overloaded(f"{caller} has too many calls at once: wait until a call ends")
         self.used += 1
         self._calls[caller] += 1
         try:

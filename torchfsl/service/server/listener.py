@@ -83,7 +83,7 @@ class Listener:
             except Exception as error:  # the port is not free yet, or a key is being rotated
                 if str(error) != why:
                     why = str(error)
-                    log.warning("gRPC cannot be begun again yet", exc_info=error)
+                    log.warning("cannot start gRPC again yet", exc_info=error)
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _stop(self, server: grpc.aio.Server) -> None:
@@ -96,7 +96,7 @@ class Listener:
         now = asyncio.get_running_loop().time()
         if now - when >= _TELL_SECONDS:
             log.error(
-                "a request ended gRPC (%s), which is begun again: one of the callers sent it",
+                "a request ended gRPC (%s), and the server starts gRPC again: a caller sent it",
                 type(error).__name__,
                 extra={"caller": ", ".join(self._suspects()), "count": self.ended - count},
             )

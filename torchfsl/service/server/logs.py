@@ -63,7 +63,7 @@ def set_level(level: str) -> None:
         ParameterError: there is no such level.
     """
     if level not in LEVELS:
-        raise ParameterError(f"log-level is {level!r}: it is one of {', '.join(LEVELS)}")
+        raise ParameterError(f"log-level is {level!r}: choose one of {', '.join(LEVELS)}")
     logging.getLogger("torchfsl").setLevel(LEVELS[level])
 
 

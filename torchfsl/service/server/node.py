@@ -194,7 +194,8 @@ class Node:
             self.count(number, earlier)
             if not self.has_counted(number, earlier):
                 raise ProtocolError(
-                    f"round {number}: {kind.name} is not due, the peer's {earlier.name} is missing",
+                    f"round {number}: expected {earlier.name} of the other server before "
+                    f"{kind.name}",
                     code="wrong-step",
                 )
 
@@ -214,7 +215,10 @@ class Node:
             self.transcript.hear(number, Kind.AUDIT_PASS, theirs)
             self.count(number, Kind.AUDIT_PASS)
         elif self.storage.audits.record(self.plan, number).get("audit_pass") != theirs.hex():
-            raise ProtocolError(f"round {number} has another pass", code="wrong-step")
+            raise ProtocolError(
+                f"round {number}: expected the stored pass of the auditor, got another pass",
+                code="wrong-step",
+            )
 
     def halt(self, reason: str) -> None:
         """End the session for good, and a running round unopened."""
@@ -274,7 +278,7 @@ class Node:
             return self.begin(number)
         self._ledger.running_round(number)
         if kind is Kind.SHARE_COMMIT and self.plan.audited and not self.storage.audits.key:
-            raise ProtocolError("the auditor has given no key for this round", code="wrong-step")
+            raise ProtocolError("the auditor has not sent a key for this round", code="wrong-step")
         try:
             message, noise = self._make(number, kind), None
         except ProtocolError as error:
@@ -393,11 +397,12 @@ class Node:
         counted, all_of_them = self.storage.settings.counted(accepted), len(accepted)
         wrong = ""
         if counted < plan.min_clients:
-            wrong = f"{counted} of {all_of_them} reports count towards min_clients, the plan wants "
-            wrong += f"{plan.min_clients}: let clients of others participate, or raise `counts`"
+            wrong = f"expected at least {plan.min_clients} reports that count towards min_clients, "
+            wrong += f"got {counted} of {all_of_them}: raise `counts` in the admission files"
         elif plan.min_contributors > 1 and counted < all_of_them:
             wrong = f"{all_of_them - counted} of {all_of_them} reports are beyond the `counts` of "
-            wrong += "their issuers, which min_contributors does not allow: raise `counts`"
+            wrong += "their issuers, but min_contributors needs all to count: raise `counts` in "
+            wrong += "the admission files"
         if wrong and not self.has_counted(number, Kind.VERDICTS):
             self.server.abandon_round()
             raise ProtocolError(wrong, code="too-few-reports")

@@ -133,10 +133,10 @@ class ObservationServer:
         """A page, made in a thread; probes wait for each other alone."""
         page = self._pages.get(path)
         if page is None:
-            return _short(404, f"there are {', '.join(self._pages)}")
+            return _short(404, f"no such page: the pages are {', '.join(self._pages)}")
         busy = self._busy[path in _PROBES]
         if busy.num >= busy.most:
-            return _short(503, "busy: ask again")
+            return _short(503, "this server answers too many requests now: ask again")
         busy.num += 1
         try:
             async with busy.at_once:

@@ -89,7 +89,7 @@ class Overview:
             async with asyncio.timeout(_ASK_SECONDS):
                 return await self._station.info()
         except TimeoutError:
-            return "this server is at work: a step of the round takes long"
+            return "this server is busy: a step of the round takes long"
 
     async def _other(self) -> Mapping[str, Any] | str:
         try:
@@ -189,7 +189,7 @@ def render(view: View) -> str:
         *_counts("Alerts of audits", "audits", {w: n for w, n in view.audits.items() if n}),
         "<h2>Last problems of this server</h2>",
         _problems(view.problems),
-        f"<footer>{_clock(time.time())}; every {REFRESH_SECONDS} seconds anew. Numbers for "
+        f"<footer>{_clock(time.time())}; updated every {REFRESH_SECONDS} seconds. Numbers for "
         'programs: <a href="metrics">metrics</a>.</footer>',
     ]
     return (
@@ -249,11 +249,11 @@ def _field(info: Mapping[str, Any] | str, name: str) -> str:
 def _models(infos: Sequence[Mapping[str, Any] | str]) -> str:
     models = [info["model"] for info in infos if not isinstance(info, str)]
     if len(models) < 2 or not all(models):
-        return "Both models cannot be compared now."
+        return "The models of the servers cannot be compared now."
     if models[0] == models[1]:
         return "Both servers hold the same model."
     if models[0]["version"] != models[1]["version"]:
-        return "One server is a version behind; it applies a round a moment after the other."
+        return "One model is a version older: one server applies a round shortly after the other."
     return "The servers hold DIFFERENT models of one version."
 
 

@@ -278,7 +278,9 @@ class Relays:
                 await asyncio.shield(task)
             return
         except TimeoutError:
-            raise calls.NotReady("the other server does not answer: send it again") from None
+            raise calls.NotReady(
+                "the other server does not answer: send the report again"
+            ) from None
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise

@@ -98,8 +98,9 @@ class ServerProcess:
         check_addresses(settings)
         if identity != Identity(Role.SERVER, settings.party):
             raise ParameterError(
-                f"{settings.tls.certificate} is the certificate of {identity}, not of server "
-                f"{settings.party}: put that server's there",
+                f"expected the certificate of server {settings.party} in "
+                f"{settings.tls.certificate}, got that of {identity}: put the certificate of "
+                f"server {settings.party} there",
                 code="wrong-certificate",
             )
         self.settings = settings
@@ -343,7 +344,10 @@ def check_addresses(settings: ServeSettings) -> None:
             except ParameterError as error:
                 raise ParameterError(f"--{name.replace('_', '-')}: {error}") from None
     if target(settings.peer) == settings.listen:
-        raise ParameterError("--peer is the address that this server listens on: name the other's")
+        raise ParameterError(
+            "expected the URL of the other server in --peer, got the address of this server: give "
+            f"the URL of server {1 - settings.party}"
+        )
 
 
 def _fitting(limits: Limits, doors: int) -> Limits:
@@ -373,16 +377,15 @@ def _lock(folder: Path) -> IO[bytes]:
         file = (folder / "lock").open("wb")
     except OSError as error:
         raise ParameterError(
-            f"cannot write in the state folder {folder} ({error.strerror}): name one that the "
-            "user of this process owns"
+            f"cannot write in the state folder {folder} ({error.strerror}): give a folder that "
+            "the user of this process owns"
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
         raise ParameterError(
-            f"another server runs on the state in {folder}: stop that one first, or name another "
-            "folder with --state",
+            f"another server runs on the state in {folder}: stop that server first",
             code="state-in-use",
         ) from None
     return file

@@ -77,7 +77,7 @@ def restored_server(storage: Storage, task: Task, key: SealKey | None) -> Server
     try:
         server.reports.sessions.update(storage.sessions())
     except (DecodeError, KeyError, ValueError) as error:
-        raise LedgerError(f"the trees of a session are damaged ({error}): {REMEDY}") from error
+        raise LedgerError(f"the stored reusable keys are damaged ({error}): {REMEDY}") from error
     if not storage.halted and not 0 < task.plan.max_rounds <= storage.rounds_opened:
         storage.noise.reserve(task.plan)
     attach_limits(storage, server)
@@ -106,7 +106,7 @@ def stored_model(storage: Storage, task: Task) -> ServerModel:
         version = storage.model_version
         model = decode_model(task, storage.model_bytes())
         if model.digest().hex() != version["digest"]:
-            raise DecodeError("it is another model than the ledger names")
+            raise DecodeError("its digest is not the one in the ledger")
     except (DecodeError, ProtocolError, FileNotFoundError, KeyError, ValueError) as error:
         raise LedgerError(
             f"the current model in {storage.folder / 'models'} cannot be used ({error}): {REMEDY}"
@@ -155,7 +155,7 @@ def file_again(storage: Storage, server: Server, row: RoundRow) -> bool:
         try:
             server.receive(report_log[position])
         except RejectedSubmission as error:
-            log.info("refused again: %s", error)
+            log.info("a stored message is refused again: %s", error)
     if damage:
         log.error("round %d: acknowledged reports are lost: %s", row.number, damage)
         storage.end_unopened(row.number, f"the report log is damaged: {damage}", server)

@@ -72,8 +72,7 @@ class RoundDriver:
         """
         if seconds > _MOST_SECONDS:
             raise ParameterError(
-                f"seconds is {seconds:g}: a round may be open for {_MOST_SECONDS} seconds (30 days)"
-                " at most"
+                f"expected seconds of at most {_MOST_SECONDS} (30 days), got {seconds:g}"
             )
         node = self._station.node
         await self._station.write(
@@ -93,7 +92,10 @@ class RoundDriver:
         The same call again goes on waiting.
         """
         if self._ledger.round(number) is None:
-            raise ProtocolError(f"round {number} was never begun here", code="unknown-round")
+            raise ProtocolError(
+                f"round {number} has not begun at this server: `torchfsl status` shows its rounds",
+                code="unknown-round",
+            )
         self._to_close = number
         await self._station.tell()
         await self._until(number, lambda row: row.state.has_ended)
@@ -119,7 +121,7 @@ class RoundDriver:
         if len(request) > calls.MAX_REQUEST_BYTES:  # signs outside of ASCII have grown
             raise ParameterError(
                 f"the reason makes a request of {len(request)} bytes to the other server, which "
-                f"takes {calls.MAX_REQUEST_BYTES}: write a shorter one"
+                f"takes {calls.MAX_REQUEST_BYTES}: write a shorter reason"
             )
         knows = row is not None or station.node.storage.running() is not None
         if knows and (row is None or row.state is not StoredState.UNOPENED):
@@ -130,8 +132,8 @@ class RoundDriver:
             await self._link.call("Abandon", request, limit=1 << 16)
         except calls.RETRIED:
             raise calls.NotReady(
-                f"round {number} has ended here, and the other server does not answer: ask again, "
-                "or open the next round, by which it ends there"
+                f"round {number} has ended at this server, but the other server does not answer: "
+                "abandon the round again"
             ) from None
         if not knows:
             return {"number": number, "state": StoredState.UNOPENED, "reason": reason}
@@ -280,7 +282,7 @@ class RoundDriver:
                 return
             if self._driver is None or self._driver.done():
                 why = self._station.stalled or self._station.failures.unready
-                raise ProtocolError(f"round {number} stands still: {why}")
+                raise ProtocolError(f"round {number} does not continue: {why}")
             await self._station.wait(_POLL_SECONDS)
 
 

@@ -150,7 +150,8 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             methods = self._methods.items()
             may = sorted(role.value for role, some in methods if role and name in some)
             names = " or ".join(may).replace("owner", "coordinator")
-            raise NotAllowed(f"{caller} may not call {name}: use the certificate of a {names}")
+            names = f"an {names}" if names.startswith("auditor") else f"a {names}"
+            raise NotAllowed(f"{caller} may not call {name}: use the certificate of {names}")
         return method
 
 
@@ -158,7 +159,10 @@ def _certificate(context: Context) -> bytes:
     """The caller's, PEM; raises NotAllowed without one."""
     pems = context.auth_context().get("x509_pem_cert", [])
     if len(pems) != 1:
-        raise NotAllowed("a certificate is needed: connect with tls=, the folder of your files")
+        raise NotAllowed(
+            "expected a certificate of the caller, got none: connect with tls=, the folder of "
+            "your files"
+        )
     return bytes(pems[0])
 
 

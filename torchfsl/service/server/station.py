@@ -268,12 +268,14 @@ class Station:
                     told.clear()
                     if not self.is_open:
                         raise RejectedSubmission(
-                            "the round closed before the trees were complete", code="too-late"
+                            "the round closed before the DPF keys were complete", code="too-late"
                         )
             self.counts[Kind.ANSWER.name] += 1
             return reply
         except TimeoutError:
-            raise NotReady("the other server has not relayed the trees: send them again") from None
+            raise NotReady(
+                "the other server has not relayed the DPF keys: send the keys again"
+            ) from None
         finally:
             self._waiting[client].discard(told)
             if not self._waiting[client]:

@@ -137,7 +137,7 @@ class Storage:
         """The log of the running round."""
         if self._log is None:
             raise RejectedSubmission(
-                "no round is open: wait for the next one", code="no-open-round"
+                "no round is open: wait for the next round", code="no-open-round"
             )
         return self._log
 
@@ -182,8 +182,8 @@ class Storage:
         used = f"used/{task.plan.digest.hex()}"
         if self.ledger.setting(used) is not None:
             raise ProtocolError(
-                "this plan was used before, so its round numbers are spent: make a plan of another "
-                "nonce",
+                "this server has run this plan before, and its rounds cannot run again: make a new "
+                "task with `Owner.bind`",
                 code="plan-used",
             )
         if not replace or not self.settings.may_replace:
@@ -254,7 +254,7 @@ class Storage:
         )
         vault.write_whole(kept / "task.json", task)
         vault.write_whole(kept / "model.fsl", self._model_file().read_bytes())
-        _succession_log.info("the model of the task before is kept", extra={"path": str(kept)})
+        _succession_log.info("the model of the earlier task is kept", extra={"path": str(kept)})
 
     # --- a round ------------------------------------------------------------------------------
 

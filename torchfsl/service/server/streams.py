@@ -79,7 +79,7 @@ class Stream:
         while chunk := await self._chunk():
             parts.append(chunk)
             if self.received > limit:
-                raise DecodeError(f"more than {limit} bytes")
+                raise DecodeError(f"expected at most {limit} bytes, got more")
         return b"".join(parts)
 
     async def send(self, data: bytes | memoryview) -> None:
@@ -109,7 +109,9 @@ class Stream:
             parts.append(chunk)
             size += len(chunk)
         if size != total:
-            raise DecodeError(f"a message of {size} bytes or more, its header says {total}")
+            raise DecodeError(
+                f"expected {total} bytes, as the header of the message says, got {size} or more"
+            )
         return b"".join(parts) if len(parts) > 1 else first
 
     async def _chunk(self, deadline: float = math.inf) -> bytes:
@@ -121,7 +123,10 @@ class Stream:
             async with asyncio.timeout_at(min(silent, deadline)):
                 chunk = await self._read()
         except TimeoutError:
-            why = "nothing came for too long" if silent < deadline else "it takes too long"
+            limits = self._limits
+            why = f"the caller sent nothing for {limits.idle_seconds:g} s"
+            if deadline <= silent:
+                why = f"the message took longer than {limits.call_seconds:g} s"
             raise calls.NotReady(f"{why}: the call is dropped") from None
         self._waited += clock() - start
         self.received += len(chunk)
@@ -144,7 +149,8 @@ class Stream:
         limits = self._limits
         if self._waited > limits.idle_seconds + self.received / limits.bytes_per_second:
             raise calls.NotReady(
-                f"less than {limits.bytes_per_second} bytes came in a second: the call is dropped"
+                f"expected at least {limits.bytes_per_second} bytes per second from the caller: "
+                "the call is dropped"
             )
 
 
@@ -165,7 +171,7 @@ class Turn(Stream):
             DecodeError: it sent more.
         """
         if not self._has_ended and await self._chunk():
-            raise DecodeError("more came than the message has")
+            raise DecodeError("expected the end of the message, got more bytes")
 
     def _framed(self, data: bytes | memoryview) -> Iterator[bytes]:
         return calls.replied(data)
@@ -219,7 +225,9 @@ class Conversations:
     def _begun(self, caller: Identity) -> Iterator[None]:
         if caller.role is Role.CLIENT and self._count[caller] >= self._limits.calls_per_client:
             if not self._resting[caller]:
-                raise calls.Overloaded(f"{caller} has too many calls at once: finish one first")
+                raise calls.Overloaded(
+                    f"{caller} has too many calls at once: wait until a call ends"
+                )
             next(iter(self._resting[caller].values()))()  # the one that rests longest
         self._count[caller] += 1
         try:

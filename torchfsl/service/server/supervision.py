@@ -41,7 +41,7 @@ class Supervisor:
                 way.setblocking(False)
                 way.sendto(state.encode(), self._address)
         except OSError as error:
-            log.warning("the supervisor at $NOTIFY_SOCKET does not listen: %s", error)
+            log.warning("cannot notify the supervisor at $NOTIFY_SOCKET: %s", error)
 
     async def live(self) -> None:
         """Send signs of life until cancelled."""

@@ -73,7 +73,10 @@ class Transcript:
         """
         message = messages.decode(plan, theirs, kind)
         if (message.party, message.round_number) != (self._party, number):
-            raise ProtocolError("the peer's message is for another server or round")
+            raise ProtocolError(
+                f"expected a message for server {self._party} in round {number}, got one for "
+                f"server {message.party} in round {message.round_number}"
+            )
         if kind is Kind.VERDICTS:
             Verdicts.decode(plan, message.body)
         if self.heard(number, kind) not in (None, theirs):

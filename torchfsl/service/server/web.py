@@ -87,7 +87,11 @@ class WebStream(Stream):
     async def request(self, **kinds: type | range) -> dict[str, Any]:
         """See `Stream.request`; its round is one that the token is for."""
         if self._length > calls.MAX_REQUEST_BYTES:
-            raise DecodeError(f"a request of {self._length} bytes", code="length")
+            raise DecodeError(
+                f"expected a request of at most {calls.MAX_REQUEST_BYTES} bytes, got "
+                f"{self._length}",
+                code="length",
+            )
         fields = await super().request(**kinds)
         self._check_round(fields.get("round"))
         return fields
@@ -96,7 +100,8 @@ class WebStream(Stream):
         kind, number, _ = messages.peek(first)
         if total != self._length:
             raise DecodeError(
-                f"a body of {self._length} bytes, the header in it says {total}", code="length"
+                f"expected a body of {total} bytes, as its header says, got {self._length}",
+                code="length",
             )
         if kind not in (Kind.FETCH, Kind.FETCH_COMMIT):  # which are of no round
             self._check_round(number)
@@ -107,7 +112,8 @@ class WebStream(Stream):
     def _check_round(self, number: int | None) -> None:
         if number is not None and self.admitted and number not in self.admitted.rounds:
             raise NotAdmitted(
-                f"the token is not for round {number}: ask its issuer for one", code="token-refused"
+                f"the token is not for round {number}: ask its issuer for a token for this round",
+                code="token-refused",
             )
 
     async def _read(self) -> bytes:
@@ -120,7 +126,7 @@ class WebStream(Stream):
             size += len(piece)
         is_whole = self.received + size == self._length
         if is_whole and self.admitted is not None and self._hash.digest() != self.admitted.body:
-            raise NotAdmitted("the body is not the one that was signed", code="proof-refused")
+            raise NotAdmitted("expected the signed body, got another body", code="proof-refused")
         return b"".join(parts)
 
     def _framed(self, data: bytes | memoryview) -> Iterator[bytes]:
@@ -302,14 +308,20 @@ class WebDoor:
         for origin in request.headers.get("origin", ()):
             if origin not in self._settings.origins:
                 raise NotAllowed(
-                    f"pages of {origin[:80]!r} may not call: name the origin in [web] origins",
+                    f"pages of {origin[:80]!r} may not call this server: add the origin to "
+                    "origins in [web]",
                     code="origin-refused",
                 )
         name = request.target.removeprefix(_PREFIX)
         if request.method != "POST" or name == request.target or name not in self._methods:
-            raise DecodeError(f"there is no such call: POST {_PREFIX}Info", code="unknown-call")
+            got = f"{request.method[:20]} {request.target[:80]}"
+            raise DecodeError(
+                f"expected a call such as POST {_PREFIX}Info, got {got}", code="unknown-call"
+            )
         if request.length is None:
-            raise DecodeError("the request has no Content-Length", code="length-required")
+            raise DecodeError(
+                "expected a header Content-Length in the request, got none", code="length-required"
+            )
         sent = [(key, request.one(key)) for key in ("torchfsl-wire", "torchfsl-library")
                 if key in request.headers]  # fmt: skip
         calls.check_versions(sent, "the client", f"server {self._station.node.party}")
@@ -357,5 +369,5 @@ class WebDoor:
                     self._stamp, self._context = stamp, self._settings.context()
                     log.info("read again %s", self._settings.certificate)
             except (Error, OSError) as error:
-                log.error("the certificate of the web door stays as it was: %s", error)
+                log.error("the certificate of the HTTPS door stays as it was: %s", error)
         connection.context = self._context

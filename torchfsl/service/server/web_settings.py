@@ -47,19 +47,24 @@ class WebSettings:
         known = {*_NAMES, "origins"}
         if not isinstance(values, Mapping) or not set(_NAMES) <= set(values) <= known:
             raise ParameterError(
-                f"[web] has the settings {', '.join(_NAMES)}, and perhaps origins: give these alone"
+                f"expected the settings {', '.join(_NAMES)} in [web], and origins if pages in "
+                "browsers call: remove others"
             )
         for name in _NAMES:
             if type(values[name]) is not str:
-                raise ParameterError(f"{name} in [web] is {values[name]!r}: it is text in quotes")
+                raise ParameterError(
+                    f"{name} in [web] is {values[name]!r}: write the value as text in quotes"
+                )
         origins = values.get("origins", [])
         if not isinstance(origins, list):
-            raise ParameterError("origins in [web] is a list, as ['https://app.example']")
+            raise ParameterError(
+                f"origins in [web] is {origins!r}: write a list, as ['https://app.example']"
+            )
         for origin in origins:
             if type(origin) is not str or not _ORIGIN.fullmatch(origin):
                 raise ParameterError(
                     f"origins in [web]: expected an origin, got {origin!r}: write https://HOST or "
-                    "https://HOST:PORT, in small letters, without a path"
+                    "https://HOST:PORT, in lower case, without a path"
                 )
         split_address(values["listen"])
         certificate, key, admission = (user_path(values[name]) for name in _NAMES[1:])
@@ -69,8 +74,8 @@ class WebSettings:
         """Raise ParameterError where h11 is missing."""
         if importlib.util.find_spec("h11") is None:
             raise ParameterError(
-                "[web] needs the package h11, which is not installed: pip install 'torchfsl[web]', "
-                "or leave the section out",
+                "[web] needs the package h11, which is not installed: run `pip install "
+                "'torchfsl[web]'`",
                 code="package-missing",
             )
 
@@ -103,6 +108,7 @@ class WebSettings:
             context.load_cert_chain(self.certificate, self.key, password="")  # asks nobody
         except (OSError, ValueError) as error:
             raise ParameterError(
-                f"{self.certificate} and {self.key} are not a pair without a password: {error}"
+                f"expected a certificate in {self.certificate} and its key, without a password, in "
+                f"{self.key}: {error}"
             ) from None
         return context

@@ -55,7 +55,9 @@ def decode(data: bytes | memoryview) -> tuple[dict[str, Array], dict[str, Any]]:
         raise DecodeError("arrays: too short")
     magic, version, zero, size = _HEADER.unpack_from(view)
     if (magic, version, zero) != (_MAGIC, _VERSION, 0):
-        raise DecodeError(f"arrays: magic {magic!r} version {version}, this side reads {_VERSION}")
+        raise DecodeError(
+            f"arrays: expected {_MAGIC!r} version {_VERSION}, got {magic!r} version {version}"
+        )
     end = len(view) - _DIGEST_BYTES
     if size > min(_MAX_JSON, end - _HEADER.size):
         raise DecodeError("arrays: the description is longer than the data")

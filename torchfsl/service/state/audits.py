@@ -76,7 +76,10 @@ class AuditStore:
             ProtocolError: there is another one.
         """
         if self._ledger.setting(_KEY) not in (None, key):
-            raise ProtocolError("this round has another key of its auditor", code="wrong-step")
+            raise ProtocolError(
+                "expected the stored key of the auditor for this round, got another key",
+                code="wrong-step",
+            )
         self._ledger.put_setting(_KEY, key)
 
     def path(self, number: int) -> Path:

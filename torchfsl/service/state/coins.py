@@ -52,8 +52,8 @@ class CoinBook:
         if template.hex() not in tosses:
             if len(tosses) >= COINS_A_DAY:
                 raise ProtocolError(
-                    f"{COINS_A_DAY} coins were tossed here within a day, and no more are: who had "
-                    "many tossed could choose among the seeds. Try again tomorrow",
+                    f"this server makes at most {COINS_A_DAY} coins for hash seeds per day, which "
+                    "are used up: try again tomorrow",
                     code="too-many-coins",
                 )
             tosses[template.hex()] = _Toss(time.time(), random_bytes(COIN_BYTES).hex())
@@ -71,7 +71,9 @@ class CoinBook:
         toss = tosses.get(template.hex())
         if toss is None:
             raise ProtocolError(
-                "no coin was tossed here for this template, or it is forgotten", code="unknown-coin"
+                "this server has no coin for this template, or has deleted the coin: call "
+                "`Owner.bind` again",
+                code="unknown-coin",
             )
         if toss.peer not in ("", peer.hex()):
             raise ProtocolError(
@@ -94,12 +96,13 @@ class CoinBook:
         theirs = coin.commitment(template, 1 - self._party, coins[1 - self._party])
         if toss is None or not kdf.digests_equal(bytes.fromhex(toss.coin), coins[self._party]):
             raise ParameterError(
-                "hash_seed: this server's coin for the plan is another, or spent",
+                "hash_seed: expected this server's coin for the plan, got another coin or one that "
+                "has expired",
                 code="wrong-hash-seed",
             )
         if not kdf.digests_equal(bytes.fromhex(toss.peer), theirs):
             raise ParameterError(
-                "hash_seed: the other server had committed to another coin", code="wrong-hash-seed"
+                "hash_seed: the other server has committed to another coin", code="wrong-hash-seed"
             )
 
     def _tosses(self) -> dict[str, _Toss]:

@@ -226,7 +226,10 @@ class Ledger:
         """
         row = self.round(number)
         if row is None:
-            raise ProtocolError(f"round {number} was never begun here", code="unknown-round")
+            raise ProtocolError(
+                f"round {number} has not begun at this server: `torchfsl status` shows its rounds",
+                code="unknown-round",
+            )
         if row.state.has_ended:
             raise ProtocolError(f"round {number} is {row.state} {row.reason}".rstrip())
         return row
@@ -379,4 +382,6 @@ def forget_log(ledger: Ledger) -> None:
     with ledger._lock:
         busy = ledger._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     if busy:
-        log.warning("the ledger is being read: what was deleted goes with the next round")
+        log.warning(
+            "another program reads the ledger: deleted data is overwritten in a later round"
+        )

@@ -63,7 +63,7 @@ class NoiseRing:
                 self.path.unlink()
             raise ParameterError(
                 f"correlated noise needs {ring_bytes(plan):,} bytes in {folder}, and the disk has "
-                "fewer: free some, or calibrate with a smaller band",
+                "fewer: free space on this disk",
                 code="no-room",
             ) from error
         finally:

@@ -192,7 +192,7 @@ class ReportLog:
                 "the round has ended: the message came too late", code="too-late"
             )
         if self._failed or self.damage:
-            raise StoreDamaged("the report log failed to write before: restart the server")
+            raise StoreDamaged("an earlier write to the report log failed: restart the server")
         results: list[memoryview | StoreFull] = []
         touched: set[int] = set()
         first = len(self._places)
@@ -241,7 +241,7 @@ class ReportLog:
         if space.f_bavail * space.f_frsize < wanted + self._reserve:
             raise StoreFull(
                 f"less than {self._reserve + wanted} bytes are free on the disk of {self.folder}: "
-                "no more reports are taken in this round"
+                "the server refuses further reports of this round"
             )
         try:
             path = self.folder / f"{len(self._segments):06d}.log"

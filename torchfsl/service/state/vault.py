@@ -138,8 +138,8 @@ def keep_from_others(folder: Path) -> None:
                 path.chmod(mode & 0o700)
             except PermissionError:
                 raise LedgerError(
-                    f"others may read {path}, and it is another user's: give it to this one, or "
-                    "name another folder"
+                    f"other users may read {path}, and another user owns it: make the user of this "
+                    "process the owner"
                 ) from None
 
 
@@ -166,6 +166,6 @@ def check_not_lost(folder: Path) -> None:
     left = [name for name in ("models", "reports", "opened.fsl") if (folder / name).exists()]
     if left and (not path.exists() or not path.stat().st_size):
         raise LedgerError(
-            f"{path} is gone, and {', '.join(left)} in its folder are of an earlier server: "
+            f"{path} is gone, and {', '.join(left)} in its folder belong to an earlier server: "
             f"{REMEDY}"
         )
