@@ -80,7 +80,10 @@ def test_an_evaluation_inside_a_round_or_without_rows_is_refused_and_nothing_is_
     task = Task()
     link, hooks = task.begin(), task.hooks[0]
     client = task.client(link, 0)
-    with pytest.raises(ParameterError, match="pass rows="), fetched_model(hooks, client):
+    with (
+        pytest.raises(ParameterError, match=r"fed\.evaluating\(servers, rows="),
+        fetched_model(hooks, client),
+    ):
         pass
     assert not link.traffic
     with Round(hooks, client, rows=wanted(BATCH), number=0):

@@ -298,7 +298,7 @@ def test_what_is_given_in_another_place_is_refused_with_the_remedy() -> None:
             fed.round(servers, batches=data_of(0))
         with pytest.raises(ParameterError, match="batches= or rows=, not both"):
             fed.round(servers, 0, batches=data_of(0), rows=[1])
-        with pytest.raises(ParameterError, match="pass batches="):
+        with pytest.raises(ParameterError, match=r"call fed\.round\(servers, client_id, batches="):
             fed.round(servers, 0)
         with pytest.raises(ParameterError, match="expected servers"):
             fed.round(0, servers)  # type: ignore[arg-type]

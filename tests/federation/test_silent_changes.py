@@ -120,6 +120,61 @@ def test_a_result_names_the_clients_that_added_zeros(protocol: str) -> None:
     assert "  2 clients  " in str(result)
 
 
+def test_the_model_of_servers_in_an_open_round_is_not_loaded() -> None:
+    fed, train = start(**SIZES)
+    servers = fed.local_servers()
+    with servers.round():
+        for client in range(2):
+            with fed.round(servers, client, batches=DATA[client]):
+                train(DATA[client])
+        with pytest.raises(ProtocolError, match=r"after the block of servers\.round\(\)"):
+            fed.load(servers)
+    fed.load(servers)
+
+
+def test_nothing_of_a_report_is_set_after_it_was_sent() -> None:
+    fed, train = start(max_clients=2, rows_per_client=12, average="weight", max_weight=4)
+    servers = fed.local_servers()
+    with servers.round() as result:
+        for client in range(2):
+            with fed.round(servers, client, batches=DATA[client]) as rnd:
+                rnd.loss = train(DATA[client])
+                rnd.weight = 3
+            with pytest.raises(ProtocolError, match=r"set rnd\.weight inside the block"):
+                rnd.weight = 4
+            with pytest.raises(ProtocolError, match=r"set rnd\.loss inside the block"):
+                rnd.loss = 0.0
+    assert set(result.counts["rows4"].tolist()) <= {0, 3, 6}
+    assert result.loss
+
+
+def test_a_state_is_not_loaded_in_a_block() -> None:
+    fed, train = start(**SIZES)
+    servers, state = fed.local_servers(), fed.state_dict()
+    with servers.round():
+        for client in range(2):
+            with fed.round(servers, client, batches=DATA[client]):
+                train(DATA[client])
+                with pytest.raises(ProtocolError, match="a round is open"):
+                    fed.load_state_dict(state)
+    fed.load_state_dict(state)
+
+
+def test_a_report_that_a_second_start_removes_is_not_compared() -> None:
+    fed, train = start(max_clients=4, rows_per_client=12)
+    servers = fed.local_servers()
+    with servers.round() as result:
+        for client in range(3):
+            with fed.round(servers, client, batches=DATA[client]):
+                train(DATA[client])
+        with (
+            pytest.raises(ProtocolError, match="a second start takes it out of the round"),
+            fed.round(servers, 0, batches=DATA[0]),
+        ):
+            pass
+    assert (result.clients, result.matches_plain) == ((1, 2), None)
+
+
 # --- noise ------------------------------------------------------------------------------------
 
 

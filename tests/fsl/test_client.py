@@ -295,7 +295,7 @@ def test_a_round_is_submitted_once() -> None:
     session = start(wire, 2, update)
     session.submit(update)
     for again in (lambda: session.submit(update), session.abort):
-        with pytest.raises(ProtocolError, match="submitted already"):
+        with pytest.raises(ProtocolError, match="already submitted"):
             again()
     assert len(wire.events) == 6
 

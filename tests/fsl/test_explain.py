@@ -41,6 +41,15 @@ def test_a_segment_above_break_even_is_told_that_dense_is_cheaper() -> None:
     )
 
 
+def test_rows_above_break_even_are_told_the_option_that_sends_them_dense() -> None:
+    tensor = TensorSpec("w", (100, 4))
+    plan = plan_of(SegmentSpec("s", "rows", (tensor,), 60), above_break_even="keep")
+    dense = plan_of(SegmentSpec("s", "rows", (tensor,), 60), above_break_even="dense")
+    (segment,), (other,) = plan.segments, dense.segments
+    wanted = f"would upload {upload(dense, other)} bytes instead of {upload(plan, segment)}"
+    assert f"s: make_plan(above_break_even='dense') {wanted}" in explain(plan)
+
+
 def test_scalars_are_told_that_blocks_are_cheaper_and_the_figure_is_right() -> None:
     plan = plan_of(SegmentSpec("s", "scalars", (TensorSpec("w", (1 << 20,)),), 10_000))
     other = plan_of(SegmentSpec("s", "blocks", (TensorSpec("w", (1 << 20,)),), 313, 32))

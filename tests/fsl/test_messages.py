@@ -271,7 +271,7 @@ def test_another_version_is_refused_naming_the_side_to_upgrade(version: int, sid
 
 def test_a_kind_that_was_not_expected_is_refused_by_name() -> None:
     plan = PLANS["mixed"]
-    with pytest.raises(DecodeError, match=r"expected one of REPORT, MODEL"):
+    with pytest.raises(DecodeError, match="expected a message of kind REPORT, MODEL, got kind 1"):
         messages.decode(plan, message(plan, Kind.TREES), Kind.REPORT, Kind.MODEL)
 
 

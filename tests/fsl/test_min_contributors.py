@@ -160,7 +160,7 @@ def test_hidden_rows_of_equal_values_have_leaves_that_differ() -> None:
 
 def test_it_needs_counts() -> None:
     plan = make_plan(make_segment("few", "scalars", (4,), k_max=2))
-    with pytest.raises(ValueError, match="use lane='count'"):
+    with pytest.raises(ValueError, match="pass average='rows'"):
         dataclasses.replace(plan, min_contributors=2)
 
 

@@ -306,7 +306,7 @@ def test_what_cannot_be_proven_names_the_segment_and_the_setting() -> None:
 def test_explain_says_what_of_weights_is_proven() -> None:
     text = explain(planned("weight", max_weight=7, l2_bound=1 << 10))
     assert "at most 1024 times its weight" in text
-    assert "0 or one and the same number up to 7" in text
+    assert "weight 0 or the client's weight, a whole number up to 7" in text
     assert "sends one row in several trees, the norm" in text
     assert "is at most sqrt(16) times larger" in text
 

@@ -593,7 +593,7 @@ def test_explain_says_where_noise_leaves_nothing_to_learn(
     size = 2 * 50 * (found.noise_sigma * found.noise_growth) ** 2
     assert (math.sqrt(size) / clients / found.l2_bound > most) is not learns
     assert ("expect the task to learn little" in found.explain()) is not learns
-    assert "explain(delta=...) prints another delta" in found.explain()
+    assert "the delta that you gave calibrate, call explain(delta=...)" in found.explain()
     for changed in () if learns else advised(found):
         again = privacy.calibrate(changed, epsilon=epsilon, delta=1e-6, band=band, **FEW)
         assert "expect the task to learn little" not in again.explain()

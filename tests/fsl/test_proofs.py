@@ -182,8 +182,14 @@ def test_a_plan_without_proofs_keeps_its_bytes() -> None:
         ({"proofs": "all"}, "choose one of"),
         ({"proofs": "lanes", "lane": "none"}, "lane='count'"),
         ({"proofs": "norm"}, "l2_bound"),
-        ({"proofs": "lanes", "encoding": FixedPoint(64, 4, 4.0)}, "at most 48 bits"),
-        ({"proofs": "norm", "l2_bound": 1 << 15, "encoding": FixedPoint(16, 4, 4.0)}, "wrap"),
+        (
+            {"proofs": "lanes", "encoding": FixedPoint(64, 4, 4.0)},
+            "ring_bits=64, and proofs allow at most 48",
+        ),
+        (
+            {"proofs": "norm", "l2_bound": 1 << 15, "encoding": FixedPoint(16, 4, 4.0)},
+            "16 bits allow",
+        ),
     ],
 )
 def test_a_plan_that_proves_nothing_is_refused(options: dict[str, Any], message: str) -> None:

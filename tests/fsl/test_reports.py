@@ -99,7 +99,7 @@ def test_trees_after_the_report_are_refused() -> None:
     for party, message in sent[:2]:
         with pytest.raises(
             RejectedSubmission,
-            match=r"trees after the report of the same round: it has reported .* next round",
+            match=r"trees after the report of the same round. This client .* next round",
         ):
             servers[party].receive(message)
 

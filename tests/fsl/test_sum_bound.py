@@ -50,7 +50,7 @@ def test_explain_and_estimate_tell_the_bound_and_its_cost() -> None:
     copies = most_squared(plan, plan.segments, plan.l2_bound, 1) // plan.l2_bound**2
     assert copies > 1
     assert f"beyond {plan.max_clients * copies**0.5:.4g} times it the task halts" in explain(plan)
-    assert "not under an adaptive server optimizer" in explain(plan)
+    assert "except with an adaptive server optimizer" in explain(plan)
     assert "halts" not in explain(plan_of(sum_bound=True, proofs="none"))
     assert "the aggregate has no bound" in explain(plan_of(sum_bound=False))
     told = estimate(plan, rates=RATES)

@@ -288,7 +288,9 @@ class Hooks:
 
         Raises:
             ParameterError: if it is not a `state_dict`, or has other table shapes.
+            ProtocolError: a round is open.
         """
+        self.recorder.check_closed()
         self.exchange.check_state(state)
         self.residuals.load_state_dict(state["residuals"])
         self.personal.load_state_dict(state["personal"])

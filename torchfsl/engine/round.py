@@ -88,6 +88,7 @@ class Round:
         self.receipt: Receipt | None = None
         self.update: Update | None = None
         self._loss: float | None = None
+        self._weight = weight
         self._hooks, self._client = hooks, client
         self.client_id = mine = client.client_id
         self._residual = hooks.residuals.of(mine) if residual is None else residual
@@ -111,7 +112,6 @@ class Round:
         hooks.exchange.check_plan(client.plan)
         check_policies(hooks.settings, client.plan, hooks.exchange.parts)
         hooks.check_row_by_row(self._retrieving)
-        self.weight = weight
         if not self._weight_is_private:
             check_weight(client.plan, weight)
         self._absent = 0.0 if hooks.rows is not None and hooks.rows.absent == "zero" else np.nan
@@ -155,8 +155,32 @@ class Round:
 
         Raises:
             ParameterError: if it is neither a number nor a tensor of one.
+            ProtocolError: the report was sent already.
         """
+        self._check_unsent("loss")
         self._loss = None if value is None else as_number("the loss", value)
+
+    @property
+    def weight(self) -> int:
+        """This client's weight under a plan with `average="weight"`, in 1..max_weight."""
+        return self._weight
+
+    @weight.setter
+    def weight(self, value: int) -> None:
+        """Set it to `value`, in the block or before `retry`; leaving the block checks it.
+
+        Raises:
+            ProtocolError: the report was sent already.
+        """
+        self._check_unsent("weight")
+        self._weight = value
+
+    def _check_unsent(self, name: str) -> None:
+        if self.receipt is not None:
+            raise ProtocolError(
+                f"client {self.client_id} has sent its report of round {self.number}, so {name} "
+                f"would not count: set rnd.{name} inside the block of fed.round()"
+            )
 
     @property
     def _weight_is_private(self) -> bool:

@@ -126,6 +126,18 @@ class LocalServers:
             raise ProtocolError("no round is open: wrap the clients in `with servers.round():`")
         return self._home.participant(client_id)
 
+    def check_closed(self) -> None:
+        """Refuse to read the model while a round is open, which has not changed it yet.
+
+        Raises:
+            ProtocolError: a round is open.
+        """
+        if self._open is not None:
+            raise ProtocolError(
+                f"round {self.number} of these servers is open, and its updates are not in their "
+                "model yet: call fed.load(servers) after the block of servers.round()"
+            )
+
     def may_report(self, client_id: int) -> bool:
         """Whether the plan's participation limits allow client `client_id` in the next round."""
         return self._privacy.may_report(client_id)
@@ -238,7 +250,8 @@ class _OpenRound:
         if spent:
             result.upload_bytes = float(np.mean([one.upload_bytes for one in spent]))
             result.download_bytes = float(np.mean([one.download_bytes for one in spent]))
-        result.matches_plain = self._sum.equals(opened, noise)
+        if self._sent <= set(opened.clients):
+            result.matches_plain = self._sum.equals(opened, noise)
 
 
 def make_servers(

@@ -36,7 +36,7 @@ class RoundResult:
         seconds: from opening to applying, without evaluation.
         matches_plain: whether the sums, before the servers' noise, equal the plaintext sums of the
             clients' quantised updates exactly, or those scaled alike; None where this process
-            cannot know.
+            cannot know, or if servers left out a report that a client had sent.
         scaled: by segment of a sum that exceeded the plan's `sum_bound`, by what all its values
             were multiplied, in [0, 1).
         failed: those of `clients` whose report was all-zero, because their block raised an error or
@@ -193,7 +193,10 @@ def state_of(servers: Any) -> State:
 
     Raises:
         ParameterError: there is none.
+        ProtocolError: a round of these servers is open.
     """
+    if check := getattr(servers, "check_closed", None):
+        check()
     for name in ("model_state", "model"):
         found = getattr(servers, name, None)
         if isinstance(found, ServerModel):

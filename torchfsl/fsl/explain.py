@@ -145,11 +145,9 @@ def _private(plan: Plan, delta: float) -> list[str]:
     limits = f"A client may be in all {found.rounds} rounds."
     if plan.max_participations or found.min_separation > 1:
         apart = f", {found.min_separation} rounds apart" * (found.min_separation > 1)
-        reports = -(-found.rounds * plan.max_clients // found.participations)
-        enough = max(reports, found.min_separation * plan.max_clients)
         limits = (
             f"At most {found.participations} reports each{apart}; both servers refuse more. Full "
-            f"rounds need {enough:,} clients."
+            f"rounds need {_clients_of_full_rounds(found, plan.max_clients):,} clients."
         )
     if plan.lane_values:
         limits += " Without a count or weight (average='clients') the noise would be 5 % less."
@@ -158,23 +156,29 @@ def _private(plan: Plan, delta: float) -> list[str]:
         f"delta {delta:g} against either server if the other adds its noise, and "
         f"{found.epsilon_public:.2f} against everybody else. Both compare the run with one in "
         "which the client sends zeros. Compared with one in which it sends other data, epsilon "
-        f"against either server is {found.epsilon_replaced:.2f}. explain("
-        f"delta=...) prints another delta, such as that of calibrate. {limits}",
+        f"against either server is {found.epsilon_replaced:.2f}. For "
+        f"the delta that you gave calibrate, call explain(delta=...). {limits}",
         "Servers still see which clients participate, and when. Noise does not protect one person "
         "with several numbers. It protects no one if both servers work together or leave it out.",
-        _noise_in_mean(plan, found.rounds),
+        _noise_in_mean(plan, found),
         f"Each server draws {noise_values(plan):,} values per round and keeps {ring_bytes(plan):,} "
         "bytes of past noise on disk; noise costs a client nothing.",
     ]
 
 
-def _noise_in_mean(plan: Plan, rounds: int) -> str:
+def _clients_of_full_rounds(found: privacy.Guarantee, max_clients: int) -> int:
+    """How many clients fill all rounds within the participation limits."""
+    reports = -(-found.rounds * max_clients // found.participations)
+    return max(reports, found.min_separation * max_clients)
+
+
+def _noise_in_mean(plan: Plan, found: privacy.Guarantee) -> str:
     """The noise of a mean over the largest mean, and what lowers it."""
     spread = math.sqrt(2) * plan.noise_sigma * plan.noise_growth / plan.max_clients / plan.l2_bound
     values = noise_values(plan)
     norm = spread * math.sqrt(values)
     # Means add up over rounds, noise by the root, and correlated noise to about a third of that.
-    most = math.sqrt(rounds) * (3 if plan.noise_taps else 1)
+    most = math.sqrt(found.rounds) * (3 if plan.noise_taps else 1)
     ways = "More clients per round, fewer participations, fewer values or a larger epsilon lower it"
     if norm > most:
         enough = math.ceil(plan.max_clients * norm / most)
@@ -185,8 +189,9 @@ def _noise_in_mean(plan: Plan, rounds: int) -> str:
         )
         ways = (
             f"Above {most:.3g} times, expect the task to learn little. max_clients={enough} gives "
-            f"{most:.3g} times. If you have fewer clients, choose a larger epsilon"
-            f"{freeze * (fewer > 0)}"
+            f"{most:.3g} times, and its full rounds need "
+            f"{_clients_of_full_rounds(found, enough):,} clients. If you have fewer clients, "
+            f"choose a larger epsilon{freeze * (fewer > 0)}"
         )
     return (
         f"Noise in a mean of {plan.max_clients} reports: {spread:.2g} times l2_bound on each "
@@ -200,7 +205,7 @@ def _for_proofs(needs: ServerMemory) -> str:
         return ""
     return (
         f"; proofs take {needs.lifted:,} for sums over leaves, and {needs.proofs:,} while "
-        f"{needs.together} cores check them"
+        f"the server checks up to {needs.together} at once"
     )
 
 
@@ -223,8 +228,8 @@ def _proven(plan: Plan) -> list[str]:
         what += [f"of {s.name} at most {s.l2_bound}{times}" for s in proven.bounded]
     if proven.weighted:
         what.append(
-            f"that every weight is 0 or one and the same number up to {proven.max_weight}, and at "
-            "most k_max of a segment are not 0"
+            "that each position has weight 0 or the client's weight, a whole number up to "
+            f"{proven.max_weight}, and at most k_max positions of a segment are not 0"
         )
     elif statement.has_lanes:
         what.append("that every count is 0 or 1 and at most k_max of a segment are 1")
@@ -298,7 +303,8 @@ def _advice(plan: Plan, segment: TreeSegment) -> list[str]:
     cost, dense = upload(plan, segment), dense_upload(plan, segment)
     texts = []
     if not segment.is_dense and cost > dense:
-        texts.append(f"Dense() would upload {dense} bytes instead of {cost}")
+        way = "make_plan(above_break_even='dense')" if segment.policy == "rows" else "Dense()"
+        texts.append(f"{way} would upload {dense} bytes instead of {cost}")
     if segment.policy == "scalars" and plan.max_epochs == 1:
         blocks = ceil_div(segment.k_max, _BLOCK)
         other = _blocks_upload(plan, segment, blocks)

@@ -339,8 +339,8 @@ def _check_clients(plan: SubmodelPlan) -> None:
         )
     if plan.min_contributors > 1 and plan.lane != "count":
         raise ParameterError(
-            "min_contributors above 1 needs a count of clients per row: use lane='count' "
-            "(average='rows')",
+            "min_contributors above 1 needs a count of clients per row: pass average='rows' to "
+            "Federated (lane='count' in a plan), or leave out min_contributors",
             code="contributor-limit",
         )
 

@@ -76,7 +76,8 @@ class ApplyOnce:
         """
         if not self.given:
             raise ProtocolError(
-                "this aggregate was already applied, or was not opened: open a new round",
+                "the aggregate of this round was applied already, or the round did not reveal one: "
+                "begin the next round",
                 code="already-applied",
             )
         self.given = False

@@ -136,7 +136,8 @@ class ClientRound(AbortsOnError):
         """
         if self._submitted:
             raise ProtocolError(
-                "this round was already submitted: start the next round", code="already-submitted"
+                "this client has already submitted its report of this round: start the next round",
+                code="already-submitted",
             )
         if self._withdrawn:
             raise ProtocolError(
@@ -173,7 +174,10 @@ class ClientRound(AbortsOnError):
         if self._withdrawn:
             return self.receipt()
         if self._submitted:
-            raise ProtocolError("this round was submitted already", code="already-submitted")
+            raise ProtocolError(
+                "this client has already submitted its report of this round: start the next round",
+                code="already-submitted",
+            )
         zeros: Update = {}
         for segment in self._plan.segments:
             if segment.is_dense:
@@ -199,7 +203,7 @@ class ClientRound(AbortsOnError):
             if not np.all(np.isin(positions, self._trees.selection(segment).indices)):
                 raise ParameterError(
                     f"segment {segment.name!r}: the update has rows outside the round's selection: "
-                    "pass all its rows as indices= to start_round",
+                    "pass all rows of the update as indices= to start_round",
                     code="row-not-selected",
                 )
 

@@ -55,7 +55,9 @@ class Trees:
         num_bits = group.depth * group.num_trees
         end = 16 * num_bits + ceil_div(num_bits, 8)
         if num_bits % 8 and data[end - 1] >> (num_bits % 8):
-            raise DecodeError("padding bits behind the control corrections are not zero")
+            raise DecodeError(
+                "expected zeros in the unused bits of the last byte of control corrections"
+            )
         return num_bits, end
 
     @classmethod

@@ -201,11 +201,11 @@ class Report(Arrivals):
         Raises:
             RejectedSubmission: always.
         """
-        done, lost = ("reported in", ", its report too") if self.seen else ("started", "")
+        done = "reported in" if self.seen else "started"
+        lost = ", and its report does not count" if self.seen else ""
         self.reject(
-            f"{what}: it has {done} this round already. A second start takes it out of the "
-            f"round{lost}. Give each client of a round its own number. It may participate again "
-            "in the next round"
+            f"{what}. This client has {done} the round before, so a second start takes it out of "
+            f"the round{lost}. Give each client a separate number, or wait for the next round"
         )
 
 
