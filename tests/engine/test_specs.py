@@ -122,9 +122,7 @@ def test_encodings_are_a_mapping_from_names_to_encodings() -> None:
         with pytest.raises(ParameterError, match=rf"encodings\['rest'\] is {value}: pass a Fixed"):
             Settings(encodings={"rest": value})  # type: ignore[dict-item]
     for block in (0, 32.5, "8"):
-        with pytest.raises(
-            ParameterError, match=f"block is {block!r}: choose a whole number"
-        ):
+        with pytest.raises(ParameterError, match=f"block is {block!r}: choose a whole number"):
             BlockSample(0.1, block=block)  # type: ignore[arg-type]
 
 

@@ -14,7 +14,7 @@ import torch
 import torchfsl
 from tests.support.errors import raises
 from torchfsl import privacy
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.federation.results import RoundResult
 
 ENCODING = torchfsl.FixedPoint(32, 14, 1.0)
@@ -168,7 +168,7 @@ def test_a_report_that_a_second_start_removes_is_not_compared() -> None:
             with fed.round(servers, client, batches=DATA[client]):
                 train(DATA[client])
         with (
-            pytest.raises(ProtocolError, match="a second start takes it out of the round"),
+            pytest.raises(RejectedSubmission, match="a second start takes it out of the round"),
             fed.round(servers, 0, batches=DATA[0]),
         ):
             pass

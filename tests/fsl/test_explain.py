@@ -43,8 +43,8 @@ def test_a_segment_above_break_even_is_told_that_dense_is_cheaper() -> None:
 
 def test_rows_above_break_even_are_told_the_option_that_sends_them_dense() -> None:
     tensor = TensorSpec("w", (100, 4))
-    plan = plan_of(SegmentSpec("s", "rows", (tensor,), 60), above_break_even="keep")
-    dense = plan_of(SegmentSpec("s", "rows", (tensor,), 60), above_break_even="dense")
+    plan = plan_of(SegmentSpec("s", "rows", (tensor,), 60, 4), above_break_even="keep")
+    dense = plan_of(SegmentSpec("s", "rows", (tensor,), 60, 4), above_break_even="dense")
     (segment,), (other,) = plan.segments, dense.segments
     wanted = f"would upload {upload(dense, other)} bytes instead of {upload(plan, segment)}"
     assert f"s: make_plan(above_break_even='dense') {wanted}" in explain(plan)
