@@ -248,9 +248,9 @@ def test_weight_and_loss_may_be_set_in_the_block() -> None:
             with fed.round(servers, client, batches=data_of(client)) as rnd:
                 train(fed.model, fed.hooks.optimizers[0], data_of(client))
                 rnd.weight, rnd.loss = client + 1, torch.tensor(float(client))
+                with pytest.raises(ParameterError, match="loss"):
+                    rnd.loss = "low"  # type: ignore[assignment]
             assert rnd.loss == client
-        with pytest.raises(ParameterError, match="loss"):
-            rnd.loss = "low"  # type: ignore[assignment]
     assert result.loss == 1.0
     assert result.matches_plain
     assert sum(count.max() for count in result.counts.values()) >= 3

@@ -205,7 +205,8 @@ class Report(Arrivals):
         lost = ", and its report does not count" if self.seen else ""
         self.reject(
             f"{what}. This client has {done} the round before, so a second start takes it out of "
-            f"the round{lost}. Give each client a separate number, or wait for the next round"
+            f"the round{lost}. Give each client a separate number. This client may participate "
+            "again in the next round"
         )
 
 
