@@ -174,8 +174,8 @@ def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
             raise _in_settings(error) from error
         raise ConfigError(
             f"{cost}: add --above-break-even dense to send such segments whole (clients then also "
-            "download them whole), --above-break-even keep to keep the DPF trees, or let a "
-            "client send less"
+            "download them whole), --above-break-even keep to keep the DPF trees, or "
+            "smaller rows_per_client or rest.amount"
         ) from error
     return with_noise(config, plan, task.num_clients, listing_of(config, task))
 

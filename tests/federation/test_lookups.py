@@ -265,6 +265,14 @@ def test_one_batch_in_place_of_a_list_is_named(kind: str) -> None:
     assert fed.rows_of([given])["0.weight"].tolist() == list(range(8))
 
 
+def test_an_error_of_the_model_on_a_batch_says_what_torchfsl_did() -> None:
+    fed, _ = bag()
+    fed.make_plan(rows_per_client=20, above_break_even="keep")
+    with pytest.raises(RuntimeError, match="Long") as caught:
+        fed.rows_of([(PAIR[0].float(), PAIR[1])])
+    assert "to find their rows" in caught.value.__notes__[0]
+
+
 def test_data_of_one_batch_is_named_by_simulate_and_its_remedy_works() -> None:
     fed, train = bag()
     clients = [PAIR] * 3

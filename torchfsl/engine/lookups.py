@@ -286,6 +286,10 @@ def _run_all(model: nn.Module, batches: Iterable[Any], call: Call | None) -> Non
         raise
     except Exception as error:
         if not isinstance(batches, list) or len(batches) < 2 or not _are_tensors(batches):
+            error.add_note(
+                "torchfsl ran the model on the batches to find their rows. Pass a list of batches "
+                "that the model takes, with row ids of dtype torch.int64."
+            )
             raise
         raise ParameterError(
             f"expected a list of batches, got a list of {len(batches)} tensors, which the model "

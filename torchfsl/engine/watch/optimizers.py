@@ -47,10 +47,11 @@ def as_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     several: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     for one in several:
         if not isinstance(one, Optimizer):
+            name, kind = getattr(one, "__name__", ""), type(one).__name__
+            got = f"the class {name}" if isinstance(one, type) else f"a {kind}"
             raise ParameterError(
-                "Federated(model, optimizer) expects a torch.optim.Optimizer, got a "
-                f"{type(one).__name__}: pass the optimizer that trains the model, or a list of "
-                "optimizers"
+                f"Federated(model, optimizer) expects a torch.optim.Optimizer, got {got}: pass the "
+                "optimizer that trains the model, or a list of optimizers"
             )
     if not several:
         raise ParameterError(
