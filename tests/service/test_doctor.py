@@ -121,6 +121,46 @@ def test_what_would_keep_a_server_from_working_is_named(
     assert any(complaint in line for line in found), found
 
 
+def test_exchanged_authorities_are_named_with_the_files_to_exchange(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certs = tmp_path / "certs"
+    with LoopbackServers(tmp_path, clients=0) as servers:
+        servers.start(1)
+        path = settings(
+            tmp_path, peer=servers.urls[1], tls_server_ca_0=f"{certs}/ca-server-1.pem",
+            tls_server_ca_1=f"{certs}/ca-server-0.pem",
+        )  # fmt: skip
+        found = failures(capsys, "--config", path)
+    for line, what, party in (
+        (found[0], f"{certs}/server-0.pem: the certificate of server 0", 0),
+        (found[1], f"{certs}/server-0-seal.pem: the sealing certificate of server 0", 0),
+        (found[-1], f"server 1: at {servers.urls[1]}, the certificate of server 1", 1),
+    ):
+        assert line.endswith(
+            f"{what} is not from the authority in tls-server-ca-{party} (ca-server-{party}.pem): "
+            "exchange the files of tls-server-ca-0 and tls-server-ca-1 if they are exchanged, "
+            f"else ask the operator of server {party} for the authority's file"
+        )
+    with pytest.raises(SystemExit):
+        main(["serve", "--config", str(path)])
+    assert f"{certs}/server-0" in capsys.readouterr().err
+
+
+def test_a_coordinator_of_another_authority_is_named_with_its_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_development_certificates(folder / "others", [])
+    for name in ("owner.pem", "owner.key"):
+        (folder / "certs" / name).write_bytes((folder / "others" / name).read_bytes())
+    (found,) = failures(capsys, "--tls", folder / "certs")
+    assert found.endswith(
+        f"owner: {folder}/certs/owner.pem: the certificate of the coordinator is not from the "
+        "authority in tls-clients-ca (ca-clients.pem): issue the certificate again with this "
+        "authority"
+    )
+
+
 def test_too_few_files_and_open_keys_are_named(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -298,7 +298,12 @@ def checked_seal(files: TlsFiles, party: int) -> tuple[bytes, bytes]:
     """
     key, certificate = files.seal_pair()
     days_left(certificate, files.seal_certificate)
-    if files.authorities().seal_key(party, certificate) != key.public:
+    authorities = files.authorities()
+    try:
+        certified = authorities.seal_key(party, certificate)
+    except NotAllowed as error:
+        raise NotAllowed(f"{files.seal_certificate}: {error}") from None
+    if certified != key.public:
         raise ParameterError(
             f"{files.seal_certificate} is not the certificate of the key next to it: put the "
             "certificate of this key there"
