@@ -98,7 +98,11 @@ def test_only_the_peer_is_missing_before_the_other_server_is_started(
         ({"tls_cert": "server-1.pem"}, "certificate and key: "),
         ({"tls_server_ca_0": "ca-server-1.pem"}, "expected separate certificate authorities"),
         ({"tls_clients_ca": "missing.pem"}, "cannot read"),
-        ({"listen": "192.0.2.1:7000"}, "listen: cannot listen on 192.0.2.1:7000"),
+        (
+            {"listen": "192.0.2.1:7000"},
+            "listen: cannot listen on 192.0.2.1:7000 (Cannot assign requested address): name an "
+            "address of this machine, or 0.0.0.0 for all of them",
+        ),
         (
             {"listen": "127.0.0.1:7009", "peer": "https://127.0.0.1:7009"},
             "got the address of this server",
@@ -342,7 +346,8 @@ def test_a_start_that_fails_leaves_nothing_of_its_own(taken: str, folder: Path) 
                 assert (folder / "deep" / "state.witness").exists()
                 _start(path)
                 return
-            with pytest.raises(ParameterError, match="cannot listen"):
+            where = rf"^--{taken.replace('_', '-')}: cannot listen on .*: name a free port"
+            with pytest.raises(ParameterError, match=where):
                 _start(path)
             others = {state, state / "mine"} if made else set()
             assert set(folder.rglob("*")) == before | others
