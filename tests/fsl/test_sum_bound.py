@@ -82,7 +82,7 @@ def test_what_does_not_fit_64_bits_is_beyond_every_proven_norm() -> None:
 
 @pytest.mark.parametrize("protocol", ["fsl", "plain"])
 def test_a_scaled_round_is_reported_and_is_no_mismatch(
-    protocol: Any, monkeypatch: pytest.MonkeyPatch
+    protocol: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sum_bound, "most_squared", lambda *_: 10**6)  # what no honest sum keeps
     torch.manual_seed(0)
@@ -99,6 +99,8 @@ def test_a_scaled_round_is_reported_and_is_no_mismatch(
                 optimizer.step()
     assert set(result.scaled) == {"rest"}
     assert 0 < result.scaled["rest"] < 1
+    told = f"both servers scaled it down, by {result.scaled['rest']:.3g} in rest: look for clients"
+    assert (told in caplog.text) == (protocol != "plain")
     assert result.matches_plain
     assert "matches plain True" in str(result)
     assert "rest scaled by 0.0" in str(result)

@@ -28,6 +28,7 @@ from torchfsl.fsl.server.evaluation import LocalEvaluator
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.auditor import Replayer
+from torchfsl.service.state.ledger import LedgerError
 from torchfsl.service.state.noise_ring import NoiseRing
 from torchfsl.submodel.correlated_noise import NO_ROUND, CorrelatedNoise
 
@@ -358,6 +359,8 @@ def test_evidence_has_the_noise_that_counted_in_the_replay_and_no_other(tmp_path
     liar, judge = servers[LIAR], judges[LIAR]
     ring, stored = NoiseRing(tmp_path, PLAN), b"{}"
     ring.attach(noise_of(judge), stored)
+    with pytest.raises(LedgerError, match=f"expected noise slots below {len(ring.slots)}, got .99"):
+        ring.attach(noise_of(judge), b'{"99": [1, "", 1]}')
     for number in (1, 2, 3):
         opened(servers, judges, number)
         stored = ring.keep(noise_of(judge), number - 1)

@@ -142,6 +142,10 @@ def test_a_lost_disk_in_a_round_ends_in_a_new_task_that_goes_on_with_the_model(
         assert pair.owner.links.common_model() == (0, backup.model.digest().hex())
         assert pair.owner.plan().digest != old
         assert lines[2:] == ["server 0 had no task", "server 1 had no task"]
+        with pytest.raises(SystemExit):
+            main(["restore", "--help"])
+        first = pair.owner.links.info(1)["round"] + 1
+        assert f"begins with round {first}." in capsys.readouterr().out
 
         task = dataclasses.replace(backup.task, plan=pair.owner.plan())
         pair.go_on_with(task)
@@ -181,6 +185,9 @@ def test_what_is_no_state_and_what_is_no_backup_is_refused(
         Backup.of_state(tmp_path)
     with pytest.raises(ParameterError, match="cannot read"):
         Backup.read(tmp_path / "nothing")
+    (tmp_path / "part").write_bytes(b"part of a file" * 9)
+    with pytest.raises(DecodeError, match="part is not a backup of torchfsl, or is damaged: name"):
+        Backup.read(tmp_path / "part")
     write_whole(tmp_path / "other", arrays.encode({"task": np.zeros(3, np.uint8)}, {}))
     with pytest.raises(DecodeError, match="expected the format 'torchfsl backup 1'"):
         Backup.read(tmp_path / "other")
@@ -232,6 +239,18 @@ def test_a_task_that_begins_does_not_take_the_place_of_a_restored_one(tmp_path: 
         pair.go_on_with(restored)
         pair.round()
         pair.close()
+
+
+def test_a_server_without_a_task_is_named_where_the_other_keeps_its_task(tmp_path: Path) -> None:
+    with Parties(tmp_path) as pair:
+        pair.start()
+        pair.set_up()
+        pair.round()
+        pair.lose_state(1)
+        new = pair.owner.bind(pair._plan)
+        told = "^server 1 has no task, and server 0 holds another task, with model version 1"
+        with pytest.raises(ProtocolError, match=told):
+            pair.owner.set_up(new, make_state(new.plan))
 
 
 def test_a_restore_replaces_a_task_that_goes_on_only_with_its_flag_and_names_both_plans(

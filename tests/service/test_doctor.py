@@ -98,7 +98,11 @@ def test_only_the_peer_is_missing_before_the_other_server_is_started(
         ({"tls_cert": "server-1.pem"}, "certificate and key: "),
         ({"tls_server_ca_0": "ca-server-1.pem"}, "expected separate certificate authorities"),
         ({"tls_clients_ca": "missing.pem"}, "cannot read"),
-        ({"listen": "192.0.2.1:7000"}, "listen: cannot listen on 192.0.2.1:7000"),
+        (
+            {"listen": "192.0.2.1:7000"},
+            "listen: cannot listen on 192.0.2.1:7000 (Cannot assign requested address): name an "
+            "address of this machine, or 0.0.0.0 for all of them",
+        ),
         (
             {"listen": "127.0.0.1:7009", "peer": "https://127.0.0.1:7009"},
             "got the address of this server",
@@ -119,6 +123,46 @@ def test_what_would_keep_a_server_from_working_is_named(
     }
     found = failures(capsys, "--config", settings(folder, **changed))
     assert any(complaint in line for line in found), found
+
+
+def test_exchanged_authorities_are_named_with_the_files_to_exchange(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certs = tmp_path / "certs"
+    with LoopbackServers(tmp_path, clients=0) as servers:
+        servers.start(1)
+        path = settings(
+            tmp_path, peer=servers.urls[1], tls_server_ca_0=f"{certs}/ca-server-1.pem",
+            tls_server_ca_1=f"{certs}/ca-server-0.pem",
+        )  # fmt: skip
+        found = failures(capsys, "--config", path)
+    for line, what, party in (
+        (found[0], f"{certs}/server-0.pem: the certificate of server 0", 0),
+        (found[1], f"{certs}/server-0-seal.pem: the sealing certificate of server 0", 0),
+        (found[-1], f"server 1: at {servers.urls[1]}, the certificate of server 1", 1),
+    ):
+        assert line.endswith(
+            f"{what} is not from the authority in tls-server-ca-{party} (ca-server-{party}.pem): "
+            "exchange the files of tls-server-ca-0 and tls-server-ca-1 if they are exchanged, "
+            f"else ask the operator of server {party} for the authority's file"
+        )
+    with pytest.raises(SystemExit):
+        main(["serve", "--config", str(path)])
+    assert f"{certs}/server-0" in capsys.readouterr().err
+
+
+def test_a_coordinator_of_another_authority_is_named_with_its_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_development_certificates(folder / "others", [])
+    for name in ("owner.pem", "owner.key"):
+        (folder / "certs" / name).write_bytes((folder / "others" / name).read_bytes())
+    (found,) = failures(capsys, "--tls", folder / "certs")
+    assert found.endswith(
+        f"owner: {folder}/certs/owner.pem: the certificate of the coordinator is not from the "
+        "authority in tls-clients-ca (ca-clients.pem): issue the certificate again with this "
+        "authority"
+    )
 
 
 def test_too_few_files_and_open_keys_are_named(
@@ -302,7 +346,8 @@ def test_a_start_that_fails_leaves_nothing_of_its_own(taken: str, folder: Path) 
                 assert (folder / "deep" / "state.witness").exists()
                 _start(path)
                 return
-            with pytest.raises(ParameterError, match="cannot listen"):
+            where = rf"^--{taken.replace('_', '-')}: cannot listen on .*: name a free port"
+            with pytest.raises(ParameterError, match=where):
                 _start(path)
             others = {state, state / "mine"} if made else set()
             assert set(folder.rglob("*")) == before | others

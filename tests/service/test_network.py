@@ -347,7 +347,7 @@ def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair
     ("changed", "complaint"),
     [
         ({}, "another server runs on the state in"),
-        ({"--state": "fresh"}, "cannot listen on 127.0.0.1:"),
+        ({"--state": "fresh"}, "--listen: cannot listen on 127.0.0.1:"),
         ({"--peer": "fsl.example"}, "--peer: expected https://HOST:PORT, got 'fsl.example'"),
         (
             {"--peer": "https://fsl.example:7000:1"},

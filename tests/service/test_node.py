@@ -25,7 +25,7 @@ from torchfsl.crypto import kdf
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.floors import ClientPolicy
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.messages import HEADER_BYTES, Header, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.net.certificates import make_development_certificates
@@ -34,7 +34,7 @@ from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.storage import NodeSettings
 from torchfsl.service.state import vault
-from torchfsl.service.state.ledger import RoundRow
+from torchfsl.service.state.ledger import LedgerError, RoundRow
 from torchfsl.service.state.records import StoreFull
 from torchfsl.service.state.steps import OPEN_STATES, STEPS, StoredState, steps_of
 from torchfsl.service.task import Task, bind_plan, encode_task
@@ -276,6 +276,10 @@ def test_sessions_survive_crashes_between_and_inside_rounds(
         opened, _ = vault.decode_opened(duo.nodes[0].storage.result_bytes())
         assert np.array_equal(opened.sums["t"][indices], update["t"].values)
     assert len(duo.nodes[0].storage.ledger.sessions()) == 1
+    (client,) = duo.nodes[0].storage.ledger.sessions()
+    duo.nodes[0].storage.ledger.put_session(client, b"part")
+    with pytest.raises(LedgerError, match="the stored record of the clients' reusable keys is dam"):
+        duo.crash(0)
 
 
 def test_the_peer_cannot_change_what_it_said(authorities: Authorities, tmp_path: Path) -> None:
@@ -285,7 +289,8 @@ def test_the_peer_cannot_change_what_it_said(authorities: Authorities, tmp_path:
     ours = duo.nodes[0].exchange(1, Kind.REPORT_SET, said)
     assert duo.nodes[0].exchange(1, Kind.REPORT_SET, said) == ours
     other = said[:HEADER_BYTES] + bytes(32)
-    with pytest.raises(ProtocolError, match="two different REPORT_SET"):
+    told = "the other server sent two different REPORT_SET messages for round 1: ask its operator"
+    with pytest.raises(ProtocolError, match=told):
         duo.nodes[0].exchange(1, Kind.REPORT_SET, other)
 
 
@@ -304,6 +309,9 @@ def test_too_few_reports_end_the_round_unopened_and_say_so(
         duo.nodes[0].exchange(1, Kind.SHARE)
     with pytest.raises(RejectedSubmission, match="no round is open, round 1 has ended: start"):
         duo.nodes[0].open_server()
+    header = Header(Kind.REPORT_RELAY, 0, 1, 5, HEADER_BYTES)
+    with pytest.raises(RejectedSubmission, match="has ended: client 5 can take part in the next"):
+        duo.nodes[0].open_server(header)
 
 
 def test_servers_with_different_models_halt_for_good(
@@ -397,7 +405,8 @@ def test_a_state_folder_of_the_other_server_is_refused(
     authorities: Authorities, tmp_path: Path
 ) -> None:
     Node(0, tmp_path, authorities, SETTINGS).storage.ledger.close()
-    with pytest.raises(ParameterError, match="holds the state of server 0"):
+    told = "holds the state of server 0, not of server 1: name the folder of server 1 with .* lost"
+    with pytest.raises(ParameterError, match=told):
         Node(1, tmp_path, authorities, SETTINGS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,10 @@ import pytest
 
 from torchfsl.errors import Error
 from torchfsl.fsl.messages import Kind
+from torchfsl.service.local import LoopbackServers
 from torchfsl.service.net import calls
 from torchfsl.service.net.certificates import make_development_certificates
-from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.net.channels import TlsFiles, server_certificate
 from torchfsl.service.server import peers
 from torchfsl.service.server.peers import PeerLink
 from torchfsl.service.server.round_driver import RoundDriver
@@ -118,8 +120,40 @@ def test_a_time_without_answers_is_logged_when_it_begins_and_when_it_ends(
     assert not link.unreachable
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "the other server does not answer: server 1: down 0"),
-        ("INFO", "the other server answers again, after 0 s"),
+        ("INFO", "the other server answers again, 0 s after the first call without an answer"),
     ]
+
+
+def test_a_server_that_is_started_with_the_url_of_another_logs_it_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def watched(url: str, lines: int) -> list[str]:
+        link = PeerLink(url, 1, TlsFiles.in_folder(tmp_path / "certs", "server-0"))
+        caplog.clear()
+        watching = asyncio.create_task(link.watch())
+        async with asyncio.timeout(60):
+            while not looked.is_set() or len(caplog.records) < lines:
+                await asyncio.sleep(0.05)
+        watching.cancel()
+        return [record.getMessage() for record in caplog.records]
+
+    looked = threading.Event()
+
+    def look(*arguments: Any) -> bytes:
+        try:
+            return server_certificate(*arguments)
+        finally:
+            looked.set()
+
+    with LoopbackServers(tmp_path, clients=0) as servers, pytest.MonkeyPatch.context() as patch:
+        servers.start(0)
+        patch.setattr(peers, "server_certificate", look)
+        (told,) = asyncio.run(watched(servers.urls[0], 1))
+        assert told.startswith(
+            f"--peer: expected server 1 at {servers.urls[0]}, got server 0: give"
+        )
+        looked.clear()
+        assert asyncio.run(watched(servers.urls[1], 0)) == []  # it is not started yet
 
 
 def test_a_step_that_takes_long_is_logged_once_as_a_stalled_round(

@@ -108,7 +108,9 @@ def test_a_client_may_come_before_the_task_and_waits_for_it(
             with connect(pair.urls, pair.tls, 0, require=FLOORS, policy=policy, wait=seconds) as c:
                 return c.plan.digest.hex()
 
-        with pytest.raises(calls.NotReady, match=r"refused; waited for 1 s"):
+        with pytest.raises(
+            calls.NotReady, match=r"refused; waited for 1 s. Start this client again"
+        ):
             come(1.0)
         pair.start()
         with pytest.raises(calls.NotReady, match=r"no task yet.*; waited for 1 s"):

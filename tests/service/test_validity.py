@@ -142,6 +142,7 @@ def a_client(folder: Path) -> None:
 def test_what_cannot_take_the_certificates_place_is_logged_once_and_the_old_one_stays(
     spoil: Callable[[Path], None], said: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "torchfsl.service.validity")
     files = TlsFiles.in_folder(folder, "server-0")
     good = {kind: (folder / f"server-0.{kind}").read_bytes() for kind in ("pem", "key")}
     known = Validity(files, 0)
@@ -159,6 +160,8 @@ def test_what_cannot_take_the_certificates_place_is_logged_once_and_the_old_one_
         (folder / f"server-0.{kind}").write_bytes(content)
     assert known.expired == ""
     assert not known.is_stale
+    assert known.expired == ""
+    assert caplog.text.count("keys and certificates can be used again") == 1
 
 
 @pytest.fixture

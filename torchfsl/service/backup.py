@@ -124,8 +124,8 @@ class Backup:
             values, meta = arrays.decode(data)
         except DecodeError as error:
             raise DecodeError(
-                f"{path} is not a backup of torchfsl, or is damaged ({error}): name a file that "
-                "`torchfsl backup` wrote"
+                f"{path} is not a backup of torchfsl, or is damaged: name a file that `torchfsl "
+                "backup` wrote"
             ) from error
         if meta.get("format") != _FORMAT or set(values) != {"task"}:
             raise DecodeError(f"expected the format {_FORMAT!r} in {path}, got another format")

@@ -91,7 +91,7 @@ be opened a second time. `torchfsl restore` makes a new task from the file.
 
 _RESTORE = """\
 Set up a new task at both servers that continues with the model of a backup, as the coordinator.
-The task has a new session and begins with round 1. The rounds that the old task has opened are
+The task has a new session and begins with round 0. The rounds that the old task has opened are
 subtracted from max_rounds of the plan. A task that continues is replaced only with --replace.
 """
 
@@ -107,8 +107,8 @@ Exit status 1 if a check failed.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the status: 0 done, 1 a check failed, 2 bad usage."""
     parser = make_parser()
-    options = parser.parse_args(arguments)
     try:
+        options = parser.parse_args(arguments)
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is said in our own words
         return int(options.run(options))
     except Error as error:
@@ -133,6 +133,7 @@ def make_parser() -> argparse.ArgumentParser:
     text = "run a server"
     serve = _add(commands, "serve", _serve, text, serving.DESCRIPTION, allow_abbrev=False)
     serving.add_options(serve)
+    serve.format_help = lambda whole=serve.format_help: whole() + serving.sections_help()
     _add_certs(commands)
     _add_status(commands)
     _add_ends(commands)
@@ -390,7 +391,7 @@ def _status(options: argparse.Namespace) -> int:
     given = [way for way in (options.state, options.servers, options.config) if way is not None]
     if len(given) != 1:
         raise ParameterError(
-            "expected one of --state DIR, --servers URL0,URL1 and --config serve.toml, got "
+            "give exactly one of --state DIR, --servers URL0,URL1 and --config serve.toml, got "
             f"{len(given)} of them"
         )
     if options.servers is not None and options.tls is None:

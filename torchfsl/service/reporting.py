@@ -76,9 +76,7 @@ def show_servers(urls: Sequence[str], files: TlsFiles, seconds: float = 10.0) ->
             info = links.info(party)
         except Error as error:
             prefix = f"server {party}: "
-            why = str(error).removeprefix(prefix)
-            is_told = why == links.links[party].told
-            say(prefix + (f"no answer in {seconds:.0f} s" if is_told else why))
+            say(prefix + str(error).removeprefix(prefix))
             failed = 1
             continue
         say(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import logging
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -57,12 +58,12 @@ A TOML file (--config) can set every option. An option of the command line repla
 
   replace = "nobody"                 # or "owner": who may replace a task that has a model
 
-  [floors]                           # minimum requirements of a plan: torchfsl.fsl.ClientPolicy
+  [floors]                           # minimum requirements of a plan
   max_rounds = 1000
   lanes = ["none", "count"]
-  [limits]                           # fields of torchfsl.service.server.intake.Limits
+  [limits]                           # of connections, calls and bytes
   bytes_in_flight = 268435456
-  [storage]                          # fields of torchfsl.service.server.storage.NodeSettings
+  [storage]                          # of the state folder
   reserve_bytes = 268435456
   [web]                              # needs torchfsl[web]: clients by HTTPS
                                      # (see the page 'Apps and web pages')
@@ -140,7 +141,7 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
                 f"--{name} is missing: give it, or set {name} in the file of --config"
             )
     if given["party"] not in (0, 1):
-        raise ParameterError(f"party is {given['party']}: give --party 0 or --party 1")
+        raise ParameterError(f"party is {given['party']}: choose 0 or 1")
     level = given.get("log-level", "info")
     if level not in LEVELS:
         raise ParameterError(f"log-level is {level!r}: choose one of {', '.join(LEVELS)}")
@@ -232,10 +233,15 @@ def _read_given(
     if not isinstance(floors, dict):
         raise ParameterError(f"floors = {floors!r}: write it as a section, [floors]")
     kinds = {name: kind for name, _, kind, _ in _OPTIONS}
-    unknown = set(given) - set(kinds)
-    if unknown:
-        hint = _nearest(min(unknown), sorted({*kinds, "limits", "storage", "floors", "web"}))
-        raise ParameterError(f"unknown setting or section {min(unknown)} in the file: {hint}")
+    for key in sorted(set(given) - set(kinds)):
+        hint = _nearest(key, sorted({*kinds, "limits", "storage", "floors", "web"}))
+        if "did you mean" not in hint:
+            hint = _place(key) or hint
+        raise ParameterError(f"unknown setting or section {key} in the file: {hint}")
+    for section, values in (("floors", floors), ("web", web)):
+        for key in sorted(values if isinstance(values, dict) else ()):
+            if hint := _place(key, section):
+                raise ParameterError(f"unknown setting {key} in [{section}]: {hint}")
     for name, kind in kinds.items():
         option = getattr(options, name.replace("-", "_"))
         if option is not None:
@@ -303,6 +309,44 @@ def _floors(section: Mapping[str, Any], given: Mapping[str, Any]) -> ClientPolic
     return dataclasses.replace(floors, min_clients=least)
 
 
+def _place(key: str, section: str = "") -> str:
+    """How to move a setting that stands in this section of the file; empty if it may be there."""
+    known = _section_fields()
+    if key in known.get(section, ()):
+        return ""
+    if section and key in {name for name, _, _, _ in _OPTIONS}:
+        return f"move the line of {key} above the first [section] of the file"
+    fit = [other for other, names in known.items() if key in names]
+    return f"move the line of {key} into the section [{fit[0]}]" if fit else ""
+
+
+def _section_fields() -> dict[str, dict[str, Any]]:
+    """By section of the file its settings, with defaults; those of [web] have none."""
+    from torchfsl.fsl.floors import ClientPolicy
+    from torchfsl.service.server.intake import Limits
+    from torchfsl.service.server.storage import NodeSettings
+    from torchfsl.service.server.web_settings import WebSettings
+
+    kinds = {"limits": Limits, "storage": NodeSettings, "floors": ClientPolicy, "web": WebSettings}
+    return {
+        name: {
+            field.name: field.default
+            for field in dataclasses.fields(kind)
+            if name not in ("limits", "storage") or field.type in ("int", "float")
+        }
+        for name, kind in kinds.items()
+    }
+
+
+def sections_help() -> str:
+    """The settings of the sections that have defaults, each with its own, as lines of TOML."""
+    lines = ["", "settings of the sections in the file, with their defaults:"]
+    for section, known in _section_fields().items():
+        if section != "web":
+            lines += [f"  [{section}]", *(f"  {k} = {json.dumps(v)}" for k, v in known.items())]
+    return "\n".join((*lines, ""))
+
+
 def _nearest(unknown: str, known: Sequence[str]) -> str:
     near = nearest(unknown, known)
     return f"did you mean {near[0]}?" if near else f"choose among {', '.join(known)}"
@@ -314,7 +358,8 @@ def _section(kind: type[Any], values: Any, name: str) -> Any:
     if not isinstance(values, dict):
         raise ParameterError(f"{name} = {values!r}: write it as a section, [{name}]")
     for key in sorted(set(values) - set(known)):
-        raise ParameterError(f"unknown setting {key} in [{name}]: {_nearest(key, sorted(known))}")
+        hint = _place(key, name) or _nearest(key, sorted(known))
+        raise ParameterError(f"unknown setting {key} in [{name}]: {hint}")
     for key, value in values.items():
         if type(value) not in (int, float) or value <= 0:
             raise ParameterError(
@@ -326,11 +371,16 @@ def _section(kind: type[Any], values: Any, name: str) -> Any:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    text = ""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
     except OSError as error:
         raise ParameterError(
             f"cannot read the settings in {path} ({error.strerror}): correct the path"
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ParameterError(f"cannot read the settings in {path}: {error}") from error
+        remedy = "correct this place (text stands in quotes)"
+        if "-----BEGIN" in text or isinstance(error, UnicodeDecodeError):
+            remedy = "name the settings file, such as serve.toml"
+        raise ParameterError(f"cannot read the settings in {path} ({error}): {remedy}") from error

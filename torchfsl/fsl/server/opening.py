@@ -234,7 +234,11 @@ def decode_shares(plan: Plan, first: Buffer, second: Buffer, clients: tuple[int,
     norms.check(len(clients))
     sum_bound.keep(plan, opened)
     if opened.scaled:
-        log.warning("the sum exceeded its bound and was scaled: %s", opened.scaled)
+        log.warning(
+            "the sum of honest reports cannot be so large, so both servers scaled it down, by %s: "
+            "look for clients that send false reports",
+            ", ".join(f"{left:.3g} in {name}" for name, left in opened.scaled.items()),
+        )
     return opened
 
 

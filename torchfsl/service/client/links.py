@@ -116,15 +116,13 @@ class RetryPolicy:
 class Link:
     """One party's calls to one server. Usable from several threads.
 
-    `counts` has the successful calls by method, `attempts` all. `told` is the reason that was
-    logged last.
+    `counts` has the successful calls by method, `attempts` all.
     """
 
     def __init__(self, url: str, party: int, files: TlsFiles, policy: RetryPolicy) -> None:
         self.url, self.party, self.policy = url, party, policy
         self.counts: Counter[str] = Counter()
         self.attempts: Counter[str] = Counter()
-        self.told = ""
         files.pair()
         self._files = files
         self._pinned, self._in_doubt, self._opening = b"", True, threading.Lock()
@@ -203,7 +201,7 @@ class Link:
 
     def _tell(self, error: Exception, left: float) -> None:
         said = "refuses for now" if isinstance(error, calls.Overloaded) else "gives no answer yet"
-        self.told = why = str(error).removeprefix(f"server {self.party}: ")
+        why = str(error).removeprefix(f"server {self.party}: ")
         log.warning(
             "server %d (%s) %s, trying again for %.0f s: %s", self.party, self.url, said, left, why
         )

@@ -145,6 +145,8 @@ class Owner:
                 continue  # no rounds would be lost; the second is a restore that comes again
             if not (replace and info["may_replace"]):
                 text = task.not_replaced(party, info["model"]["version"], replace)
+                if not self.links.info(1 - party)["plan_digest"]:
+                    text = f"server {1 - party} has no task, and {text}"
                 raise ProtocolError(text, code="another-task")
 
     def _settled(self, party: int) -> dict[str, Any]:

@@ -428,7 +428,9 @@ def _waited(look: Callable[[], int | str], seconds: float) -> int:
     deadline, pause, told = time.monotonic() + seconds, 0.05, -math.inf
     while isinstance(seen := look(), str):
         if time.monotonic() >= deadline:
-            raise calls.NotReady(f"{seen}; waited for {seconds:.0f} s")
+            raise calls.NotReady(
+                f"{seen}; waited for {seconds:.0f} s. Start this client again later"
+            )
         if time.monotonic() - told >= _TELL_SECONDS:
             told = time.monotonic()
             log.info("waiting for the servers, %.0f s left: %s", deadline - told, seen)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from pathlib import Path
+from typing import Final
 
 from torchfsl.errors import ParameterError
+
+_BIND_REMEDIES: Final = {
+    errno.EADDRINUSE: "name a free port, or stop the program that uses this port",
+    errno.EADDRNOTAVAIL: "name an address of this machine, or 0.0.0.0 for all of them",
+    errno.EACCES: "name a port of 1024 or more",
+}
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -44,20 +52,23 @@ def user_path(text: str) -> Path:
         raise ParameterError(f"{text!r}: {error} Write the whole path") from error
 
 
-def bound_socket(text: str) -> socket.socket:
+def bound_socket(text: str, setting: str = "") -> socket.socket:
     """A TCP socket bound to an address, which does not listen yet; `[::]` takes IPv4, too.
+
+    An error begins with the name of the `setting` that has the address, if one is given.
 
     Raises:
         ParameterError: the address cannot be taken.
     """
     host, port = split_address(text)
+    where = f"{setting}: " if setting else ""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, address = found[0][0], found[0][4]
         bound = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
         raise ParameterError(
-            f"cannot listen on {text}: {error.strerror}", code="address-in-use"
+            f"{where}cannot listen on {text}: {error.strerror}", code="address-in-use"
         ) from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -66,9 +77,9 @@ def bound_socket(text: str) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
+        remedy = _BIND_REMEDIES.get(error.errno or 0, "name another address")
         raise ParameterError(
-            f"cannot listen on {text} ({error.strerror}): name a free port of this machine",
-            code="address-in-use",
+            f"{where}cannot listen on {text} ({error.strerror}): {remedy}", code="address-in-use"
         ) from error
     return bound
 

@@ -31,6 +31,7 @@ from torchfsl.service.net.calls import CHUNK_BYTES, FRAME_LIMIT
 from torchfsl.service.net.identity import (
     Authorities,
     Identity,
+    NotAllowed,
     Role,
     days_left,
     load_certificate,
@@ -170,7 +171,11 @@ class TlsFiles:
         Raises:
             NotAllowed: it is not from the authority for that party.
         """
-        return self.authorities().identify(self.pair()[1])
+        authorities, (_, chain) = self.authorities(), self.pair()
+        try:
+            return authorities.identify(chain)
+        except NotAllowed as error:
+            raise NotAllowed(f"{self.certificate}: {error}") from None
 
 
 def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
@@ -324,16 +329,16 @@ def server_certificate(
     assert der is not None
     pem = ssl.DER_cert_to_PEM_cert(der).encode()
     try:
-        found = str(authorities.identify(pem))
+        found = authorities.identify(pem)
     except Error as error:
-        found = f"an unknown party ({error})"
-    if found == str(Identity(Role.SERVER, 1 - party)):
+        raise calls.NotReady(f"server {party}: at {url}, {error}") from None
+    if found == Identity(Role.SERVER, 1 - party):
         raise ParameterError(
             f"expected server {party} at {url}, got server {1 - party}: give the URL of server "
             f"{party} in its place. In a list of URLs, server 0 is first",
             code="wrong-certificate",
         )
-    if found != str(Identity(Role.SERVER, party)):
+    if found != Identity(Role.SERVER, party):
         raise calls.NotReady(
             f"server {party}: expected the certificate of server {party} at {url}, got that of "
             f"{found}: check the URL"

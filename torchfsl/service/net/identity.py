@@ -199,7 +199,8 @@ class Authorities:
         """The key of a certificate that a server's authority made for this use."""
         if _uris(certificate) != [uri]:
             raise NotAllowed(f"the {what} certificate does not name {uri}: issue it with this URI")
-        self._check_issuer(certificate, self._servers[party : party + 1], f"server {party}'s seals")
+        whose, issuers = Identity(Role.SERVER, party), self._servers[party : party + 1]
+        self._check_issuer(certificate, issuers, f"the {what} certificate of {whose}", whose)
         now = datetime.datetime.now(datetime.UTC)
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise NotAllowed(f"the {what} certificate of server {party} is out of date: renew it")
@@ -222,12 +223,15 @@ class Authorities:
         identity = Identity.parse(uris[0])
         kept = {Role.SERVER: self._servers, Role.AUDITOR: self._auditors}.get(identity.role)
         issuers = self._clients if kept is None else kept[identity.number : identity.number + 1]
-        self._check_issuer(certificate, issuers, str(identity))
+        self._check_issuer(certificate, issuers, f"the certificate of {identity}", identity)
         return identity
 
     @staticmethod
     def _check_issuer(
-        certificate: x509.Certificate, issuers: tuple[x509.Certificate, ...], whose: str
+        certificate: x509.Certificate,
+        issuers: tuple[x509.Certificate, ...],
+        what: str,
+        whose: Identity,
     ) -> None:
         for issuer in issuers:
             try:
@@ -235,10 +239,7 @@ class Authorities:
             except (ValueError, TypeError, InvalidSignature):
                 continue
             return
-        raise NotAllowed(
-            f"the certificate of {whose} is not from the authority for it: issue it again with "
-            "that authority"
-        )
+        raise NotAllowed(f"{what} is not from the authority in {_authority(whose)}")
 
 
 def load_certificate(pem: bytes) -> x509.Certificate:
@@ -283,6 +284,18 @@ def load_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
         return tuple(x509.load_pem_x509_certificates(pem))
     except ValueError as error:
         raise ParameterError(_NO_CERTIFICATE) from error
+
+
+def _authority(whose: Identity) -> str:
+    """Setting and file of the authority that vouches for a party, with the remedy."""
+    if whose.role in (Role.OWNER, Role.CLIENT):
+        return "tls-clients-ca (ca-clients.pem): issue the certificate again with this authority"
+    kind = whose.role.value
+    name = f"tls-{kind}-ca"
+    return (
+        f"{name}-{whose.number} (ca-{kind}-{whose.number}.pem): exchange the files of {name}-0 and "
+        f"{name}-1 if they are exchanged, else ask the operator of {whose} for the authority's file"
+    )
 
 
 def _check_strength(key: object) -> None:

@@ -214,6 +214,7 @@ class Validity:
         self._files, self._party = files, party
         self._key, self._seal = checked_seal(files, party)
         self._chain, self._wrong, self.is_stale = b"", "", False
+        self._has_complained = False
         self._ends = self._read()
         self._looked = time.monotonic()
         path, left = self.first
@@ -249,11 +250,14 @@ class Validity:
             self._complain(str(error))
             return
         self._wrong, self.is_stale = "", False
+        if self._has_complained:
+            self._has_complained = False
+            _own_log.info("keys and certificates can be used again")
 
     def _complain(self, wrong: str) -> None:
         """Log once what is wrong for two looks in a row: for a moment any rotation is."""
         if wrong == self._wrong and not self.is_stale:
-            self.is_stale = True
+            self.is_stale = self._has_complained = True
             _own_log.error("the certificates stay as they were: %s", wrong)
         elif wrong != self._wrong:
             self._wrong, self.is_stale = wrong, False
@@ -298,7 +302,12 @@ def checked_seal(files: TlsFiles, party: int) -> tuple[bytes, bytes]:
     """
     key, certificate = files.seal_pair()
     days_left(certificate, files.seal_certificate)
-    if files.authorities().seal_key(party, certificate) != key.public:
+    authorities = files.authorities()
+    try:
+        certified = authorities.seal_key(party, certificate)
+    except NotAllowed as error:
+        raise NotAllowed(f"{files.seal_certificate}: {error}") from None
+    if certified != key.public:
         raise ParameterError(
             f"{files.seal_certificate} is not the certificate of the key next to it: put the "
             "certificate of this key there"

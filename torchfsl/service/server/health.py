@@ -146,7 +146,7 @@ class GrpcProbes:
             self._listener = Listener(self._make, 1.0)
         except RuntimeError as error:
             raise ParameterError(
-                f"cannot listen on {address} for gRPC health: name a free port of this machine",
+                f"--grpc-health: cannot listen on {address}: name a free port of this machine",
                 code="address-in-use",
             ) from error
         self._following: asyncio.Task[None] | None = None

@@ -19,7 +19,7 @@ from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.audit import transcript
 from torchfsl.fsl.bodies import AuditPass, ReportSet, RoundDigest
-from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.messages import Header, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
@@ -117,8 +117,8 @@ class Node:
         self.task, self._server = task, server
         log.info("task set up", extra={"plan": task.plan.digest.hex()})
 
-    def open_server(self) -> Server:
-        """The server, to take clients' messages and to answer them.
+    def open_server(self, header: Header | None = None) -> Server:
+        """The server, to take the message with this header, or to answer one.
 
         Raises:
             ProtocolError: the session is halted.
@@ -128,9 +128,11 @@ class Node:
         if self.server.state is not RoundState.OPEN:
             last, is_idle = self.server.last_round, self.server.state is RoundState.IDLE
             how = f"round {last} {'has ended' if is_idle else 'takes no messages'}"
+            remedy = "start this client again, it waits for the next round"
+            if header is not None and header.kind in (Kind.TREES_RELAY, Kind.REPORT_RELAY):
+                remedy = f"client {header.client} can take part in the next round"
             raise RejectedSubmission(
-                f"no round is open, {how if last >= 0 else 'none has begun'}: start this client "
-                "again, it waits for the next round",
+                f"no round is open, {how if last >= 0 else 'none has begun'}: {remedy}",
                 code="no-open-round",
             )
         return self.server

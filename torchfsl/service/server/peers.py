@@ -71,7 +71,16 @@ class PeerLink:
         )
 
     async def watch(self) -> None:
-        """Connect anew while the other server's certificate is expired, until cancelled."""
+        """Connect anew while the other server's certificate is expired, until cancelled.
+
+        Log at first if another party than the other server answers at its URL.
+        """
+        with contextlib.suppress(calls.NotReady):  # as long as that server is not started
+            try:
+                to = self._url, self._party, self._files
+                await asyncio.to_thread(server_certificate, *to)
+            except ParameterError as error:
+                log.error("--peer: %s", error)
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             if self._is_expired():
@@ -128,7 +137,10 @@ class PeerLink:
         """Log the end of a time without answers."""
         if self.why:
             seconds = time.monotonic() - self._since
-            log.info("the other server answers again, after %.0f s", seconds)
+            log.info(
+                "the other server answers again, %.0f s after the first call without an answer",
+                seconds,
+            )
         self.why = ""
 
     def _is_expired(self) -> bool:

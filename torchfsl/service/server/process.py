@@ -146,9 +146,10 @@ class ServerProcess:
         )  # fmt: skip
         if self.node.task is None:
             log.info("server %d has no task yet in %s", settings.party, settings.state)
-        self._listening = bound_socket(settings.listen)
+        self._listening = bound_socket(settings.listen, "--listen")
         self.port = int(self._listening.getsockname()[1])
-        self._web_listening = bound_socket(settings.web.listen) if settings.web else None
+        web = settings.web
+        self._web_listening = bound_socket(web.listen, "listen in [web]") if web else None
         self.web_port = self._web_listening.getsockname()[1] if self._web_listening else 0
 
     async def start(self) -> None:

@@ -77,7 +77,9 @@ def restored_server(storage: Storage, task: Task, key: SealKey | None) -> Server
     try:
         server.reports.sessions.update(storage.sessions())
     except (DecodeError, KeyError, ValueError) as error:
-        raise LedgerError(f"the stored reusable keys are damaged ({error}): {REMEDY}") from error
+        raise LedgerError(
+            f"the stored record of the clients' reusable keys is damaged ({error}): {REMEDY}"
+        ) from error
     if not storage.halted and not 0 < task.plan.max_rounds <= storage.rounds_opened:
         storage.noise.reserve(task.plan)
     attach_limits(storage, server)

@@ -133,7 +133,7 @@ class Station:
             StoreFull: not stored.
         """
         await self.wait_for_begin()
-        if await self.run(lambda: self.node.open_server().reports.holds(message, header)):
+        if await self.run(lambda: self.node.open_server(header).reports.holds(message, header)):
             self.counts["resend"] += 1
             return False
         await asyncio.shield(asyncio.create_task(self._store(header, message)))
@@ -214,7 +214,7 @@ class Station:
         """On disk first; from the log's thread it goes to the node's, in the order of the log."""
 
         def file(view: memoryview) -> None:
-            self.node.open_server().receive(view, header)
+            self.node.open_server(header).receive(view, header)
 
         with self.gate.enter():
             try:

@@ -388,7 +388,8 @@ def check_party(folder: Path, stored: bytes | None, party: int) -> None:
     if (stored or b"%d" % party) != b"%d" % party:
         raise ParameterError(
             f"{folder} holds the state of server {1 - party}, not of server {party}: name "
-            "another folder with `--state DIR`"
+            f"the folder of server {party} with `--state DIR`. If it is lost, see 'Recover from a "
+            "lost disk' on the page 'Backup'"
         )
 
 

@@ -81,7 +81,8 @@ class Transcript:
             Verdicts.decode(plan, message.body)
         if self.heard(number, kind) not in (None, theirs):
             raise ProtocolError(
-                f"the peer sent two different {kind.name} messages for round {number}"
+                f"the other server sent two different {kind.name} messages for round {number}: ask "
+                "its operator whether an older state was put back"
             )
 
     def hear(self, number: int, kind: Kind, theirs: bytes) -> None:

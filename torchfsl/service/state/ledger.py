@@ -99,7 +99,7 @@ class RoundRow:
             return self.reason
         parts = []
         if self.reports < self.expected:
-            parts.append(f"expected reports: {self.expected}")
+            parts.append(f"the coordinator expected {self.expected} reports")
         if ended >= self.closes_at and (parts or not self.expected):
             parts.append(f"its {self.closes_at - self.opened_at:.0f} s ran out")
         return f"{self.reason} ({', '.join(parts)})" if parts else self.reason

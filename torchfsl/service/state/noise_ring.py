@@ -118,7 +118,9 @@ class NoiseRing:
                 for slot, (index, told, *number) in json.loads(word).items()
             }
             if named and not 0 <= min(named) <= max(named) < len(self.slots):
-                raise ValueError("a slot is out of range")
+                raise ValueError(
+                    f"expected noise slots below {len(self.slots)}, got {sorted(named)}"
+                )
         except (AttributeError, TypeError, ValueError) as error:
             raise LedgerError(f"the entry on noise is damaged: {error}") from error
         return named
