@@ -367,7 +367,7 @@ def test_padding_bits_that_are_not_zero_are_refused_one_by_one() -> None:
     for bit in range(1, 8):
         spoiled = bytearray(data)
         spoiled[end - 1] |= 1 << bit
-        with pytest.raises(DecodeError, match="unused bits"):
+        with pytest.raises(DecodeError, match="padding bits"):
             dpf.Trees.decode(group, memoryview(bytes(spoiled)))
 
 

@@ -199,7 +199,7 @@ def test_a_server_opens_over_one_set_once() -> None:
     honest, peer = servers[1], servers[0]
     verdicts = honest.agree(lists[0])
     for again in (lists[0], without_client(lists[0], 1)):
-        with pytest.raises(ProtocolError, match="needs closed"):
+        with pytest.raises(ProtocolError, match="needs a round that is closed"):
             honest.agree(again)
     honest.verify(peer.agree(lists[1]))
     peer.verify(verdicts)
@@ -299,7 +299,7 @@ def test_a_server_that_sees_the_other_share_first_dictates_the_sum_unless_it_had
 
 def test_no_share_leaves_a_server_before_the_peer_has_committed() -> None:
     servers, lists, _ = closed_round(SEMI_HONEST, 2)
-    with pytest.raises(ProtocolError, match="needs committed"):
+    with pytest.raises(ProtocolError, match="needs a round that is committed"):
         servers[1].reveal(ShareCommit(bytes(32)).message(SEMI_HONEST, 1, 1))
     verdicts = servers[1].agree(lists[0]), servers[0].agree(lists[1])
     servers[1].verify(verdicts[1])

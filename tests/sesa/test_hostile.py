@@ -192,7 +192,7 @@ def test_strangers_other_rounds_and_wrong_times_are_refused() -> None:
     server.close_round()
     with pytest.raises(RejectedSubmission, match="is answering"):
         server.receive(masked)
-    with pytest.raises(ProtocolError, match="this step needs open"):
+    with pytest.raises(ProtocolError, match="this step needs a round that is open"):
         server.close_round()
     fresh = Server(plan=plan, model=make_model(plan))
     with pytest.raises(RejectedSubmission, match="idle"):

@@ -302,7 +302,7 @@ def test_weights_and_foreign_positions_are_refused() -> None:
         session.submit(foreign)
     with pytest.raises(ParameterError, match="3 submodels, but a client of this width trains 2"):
         aggregation.participant(16).start_round(1, indices={"table": [0, 1, 2]})
-    with pytest.raises(ParameterError, match="plan wants"):
+    with pytest.raises(ParameterError, match="expected positions for the segments"):
         aggregation.participant(19).start_round(1)
     with pytest.raises(ParameterError, match="not one of the clients of this round"):
         aggregation.participant(11)

@@ -122,7 +122,7 @@ def test_only_touched_rows_are_computed() -> None:
         ({"rates": [0.1]}, "expected rates"),
         ({"rates": {3: 0.1}}, "expected rates"),
         ({"beta1": 1.0}, r"both in \[0, 1\)"),
-        ({"momentum": 0.9}, "lazy-adam takes neither"),
+        ({"momentum": 0.9}, "the server optimizer is lazy-adam: leave out both"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -125,7 +125,7 @@ def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> No
         ),
         (
             '[server]\noptimizer = "sgd"\nlr_decay_rounds = 0',
-            "lr_decay_rounds is 0: choose a whole number from 1 on",
+            "lr_decay_rounds is 0: choose a whole number of 1 or more",
         ),
         ('[server]\noptimizer = "adam"\nmomentum = 0.5', "settings of sgd"),
         ('[server]\noptimizer = "adam"\nlr_decay = 0.5', "settings of sgd"),

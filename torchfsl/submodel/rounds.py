@@ -76,7 +76,7 @@ class ApplyOnce:
         """
         if not self.given:
             raise ProtocolError(
-                "the aggregate of this round was applied already, or the round did not reveal one: "
+                "the aggregate of this round was already applied, or the round did not reveal one: "
                 "begin the next round",
                 code="already-applied",
             )

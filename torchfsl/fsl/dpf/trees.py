@@ -55,9 +55,7 @@ class Trees:
         num_bits = group.depth * group.num_trees
         end = 16 * num_bits + ceil_div(num_bits, 8)
         if num_bits % 8 and data[end - 1] >> (num_bits % 8):
-            raise DecodeError(
-                "expected zeros in the unused bits of the last byte of control corrections"
-            )
+            raise DecodeError("expected the padding bits of the control corrections to be zero")
         return num_bits, end
 
     @classmethod
