@@ -204,7 +204,7 @@ def test_a_server_opens_over_one_set_once() -> None:
     honest.verify(peer.agree(lists[1]))
     peer.verify(verdicts)
     honest.commit()
-    with pytest.raises(ProtocolError, match="needs verified"):
+    with pytest.raises(ProtocolError, match="needs a round that is verified"):
         honest.commit()
     honest.reveal(peer.commit())
     for step in (honest.commit, honest.close_round):
