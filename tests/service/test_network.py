@@ -360,7 +360,7 @@ def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair
         ),
         ({"--listen": "everywhere"}, "--listen: expected HOST:PORT, got 'everywhere'"),
         ({"--party": "1"}, "holds the state of server 0"),
-        ({"--tls": "nowhere"}, "`torchfsl certs` makes development files"),
+        ({"--tls": "nowhere"}, "`torchfsl certs DIR` makes certificates and keys"),
         ({"--config": "missing.toml"}, "cannot read the settings in missing.toml"),
         ({"--metrics": "taken"}, "--metrics: cannot listen on 127.0.0.1:"),
         ({"--metrics": "::1:70"}, "--metrics: expected HOST:PORT or [IPV6]:PORT, got '::1:70'"),

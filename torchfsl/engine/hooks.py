@@ -117,8 +117,8 @@ class Hooks:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a model with torchfsl's hooks cannot be pickled: send model and optimizer without "
-            "hooks, make torchfsl.Federated(model, optimizer, plan=fed.plan) there, and load "
+            "a model with torchfsl's hooks cannot be pickled: call fed.detach(), and in the other "
+            "process make torchfsl.Federated(model, optimizer, plan=fed.plan), which loads "
             "fed.state_dict()"
         )
 

@@ -81,7 +81,7 @@ class AuditorProcess:
         if signing is None:
             raise ParameterError(
                 f"expected auditor-{party}-sign.key in the folder of {files.certificate}: "
-                "`torchfsl certs DIR --auditors` makes development keys"
+                "for a trial, `torchfsl certs DIR --auditors` makes keys"
             )
         self.party, self.key, self.folder = party, signing[0], folder
         for name in ("keys", "verdicts", "named", "noise"):

@@ -157,8 +157,8 @@ def restore(owner: Owner, backup: Backup, *, replace: bool = False) -> Task:
     plan, past = old.plan, old.past
     if _is_limited(plan) and past is None:
         raise ParameterError(
-            "this backup does not have the rounds in which each client has reported, so the spent "
-            "privacy budget is unknown: start another task with the model and a new budget",
+            "this backup does not say in which rounds a client reported, so the spent privacy "
+            "budget is unknown: start another task with the model and a new budget",
             code="budget-unknown",
         )
     if plan.max_rounds:

@@ -174,7 +174,7 @@ def _pass_key(files: TlsFiles) -> SignKey:
     if (pair := files.sign_pair()) is None:
         raise ParameterError(
             f"the auditor's key for signatures, auditor-N-sign.key, is not next to "
-            f"{files.certificate}: `torchfsl certs DIR --auditors` makes development keys"
+            f"{files.certificate}: for a trial, `torchfsl certs DIR --auditors` makes keys"
         )
     return pair[0]
 
@@ -346,7 +346,7 @@ def _audit(settings: ServeSettings) -> str:
     if signing is None or files.authorities().sign_key(party, signing[1]) != signing[0].public:
         raise ParameterError(
             f"expected server-{party}-sign.pem and its key in the folder of {files.certificate}: "
-            "`torchfsl certs DIR --auditors` makes development files"
+            "for a trial, `torchfsl certs DIR --auditors` makes them"
         )
     if not (settings.node.floors.auditors and files.auditor_authorities):
         raise ParameterError(

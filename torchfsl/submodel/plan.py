@@ -298,8 +298,8 @@ def check_plain(plan: SubmodelPlan, why: str) -> None:
     """
     if any(s.download != "full" or s.encoding is not None for s in plan.segments):
         raise ParameterError(
-            f"{why}: leave out encodings of segments, and use download='full', because clients "
-            "download the exact model",
+            f"{why}: leave out encodings=, because all segments have one encoding, and download=, "
+            "because clients download the exact model",
             code="unsupported-plan",
         )
 

@@ -261,7 +261,7 @@ def read_file(path: Path) -> bytes:
     except OSError as error:
         raise ParameterError(
             f"cannot read {path} ({error.strerror}): correct the path. "
-            "`torchfsl certs` makes development files"
+            "For a trial, `torchfsl certs DIR` makes certificates and keys"
         ) from error
 
 

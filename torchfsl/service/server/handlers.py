@@ -187,7 +187,7 @@ class _OtherServer:
     async def _step(self, _: Identity, stream: Stream) -> None:
         if not isinstance(self._side, Follower):
             raise ProtocolError(
-                "server 0 leads the rounds: it does not take steps from server 1",
+                "server 0 leads the rounds, and rejects steps that server 1 sends",
                 code="not-the-leader",
             )
         plan = self._station.node.plan
