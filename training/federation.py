@@ -245,8 +245,8 @@ def _sesa_plan(config: Config, task: Task, fed: Federated) -> SesaPlan:
     if not collusion:
         raise ConfigError(
             f"sesa.collusion is the share {config.sesa.collusion} of {config.clients_per_round} "
-            f"clients, less than one client: raise sesa.collusion to {1 / config.clients_per_round:.3g}, "
-            f"or clients_per_round to {math.ceil(1 / config.sesa.collusion - 1e-09)}"
+            f"clients, less than one client: raise sesa.collusion to "
+            f"{1 / config.clients_per_round:.3g}, or clients_per_round to {math.ceil(1 / config.sesa.collusion - 1e-09)}"
         )
     rows = [rows_by_segment(fed.hooks, of_class) for of_class in task.widths.rows]
     return sesa.plan(

@@ -157,7 +157,7 @@ def restore(owner: Owner, backup: Backup, *, replace: bool = False) -> Task:
     plan, past = old.plan, old.past
     if _is_limited(plan) and past is None:
         raise ParameterError(
-            "this backup does not say in which rounds a client reported, so the spent privacy "
+            "this backup does not list the rounds of each client's reports, so the spent privacy "
             "budget is unknown: start another task with the model and a new budget",
             code="budget-unknown",
         )
