@@ -243,10 +243,11 @@ def _sesa_plan(config: Config, task: Task, fed: Federated) -> SesaPlan:
     assert task.widths is not None
     collusion = int(config.sesa.collusion * config.clients_per_round + 1e-9)
     if not collusion:
+        share, size = config.sesa.collusion, config.clients_per_round
         raise ConfigError(
-            f"sesa.collusion is the share {config.sesa.collusion} of {config.clients_per_round} "
-            f"clients, less than one client: raise sesa.collusion to "
-            f"{1 / config.clients_per_round:.3g}, or clients_per_round to {math.ceil(1 / config.sesa.collusion - 1e-09)}"
+            f"sesa.collusion is the share {share} of {size} clients, less than one client: raise "
+            f"sesa.collusion to {1 / size:.3g}, or clients_per_round to "
+            f"{math.ceil(1 / share - 1e-09)}"
         )
     rows = [rows_by_segment(fed.hooks, of_class) for of_class in task.widths.rows]
     return sesa.plan(
