@@ -117,9 +117,9 @@ class Hooks:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a model with torchfsl's hooks cannot be pickled: call fed.detach(), and in the other "
-            "process make torchfsl.Federated(model, optimizer, plan=fed.plan), which loads "
-            "fed.state_dict()"
+            "torchfsl.Federated cannot be pickled: send model, optimizer, fed.plan and "
+            "fed.state_dict(). The other process makes torchfsl.Federated(model, optimizer, "
+            "plan=plan) and calls its load_state_dict(state)"
         )
 
     def __repr__(self) -> str:
