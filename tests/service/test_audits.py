@@ -360,7 +360,7 @@ def test_a_lie_that_builds_on_past_noise_is_shown_by_the_evidence(
         assert ring.read_bytes() == before
         ring.write_bytes(bytes(len(before)))
         status, told = audit_file(kept, verdicts(pair, 1)[1], key)
-        assert (status, "noise of rounds [1], which is not here" in told) == (REFUSED, True)
+        assert (status, "noise of rounds [1], which is missing here" in told) == (REFUSED, True)
 
 
 def test_servers_and_clients_take_no_auditors_that_they_have_not_pinned(tmp_path: Path) -> None:

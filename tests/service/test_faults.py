@@ -197,7 +197,7 @@ def test_the_owner_hears_what_a_round_waits_for(
     network.proxies[1].faults = Faults(down=True)
     network.proxies[1].break_all()
     policy = RetryPolicy(attempt_seconds=60, total_seconds=7)
-    why = r"still closed, waiting .* REPORT_SET since .*: ask again"
+    why = r"still closed \(waiting .* REPORT_SET since .*\): ask again"
     with (
         contextlib.closing(Owner(pair.urls, pair.tls, policy=policy)) as owner,
         pytest.raises(calls.NotReady, match=why),

@@ -65,7 +65,7 @@ def task_of(plan: Plan, authorities: Authorities) -> bytes:
         ({"verified": True}, "check_bytes is 0; the floor verified"),
         ({"min_clients": 2}, "min_clients is 1; the floor min_clients wants 2"),
         ({"joint_coin": True}, "hash_seed is one party's choice; the floor joint_coin"),
-        ({"plans": ("00" * 32,)}, "the floor plans does not list it"),
+        ({"plans": ("00" * 32,)}, "the floor plans does not list this plan"),
         ({"authorities": ("00" * 32, "11" * 32)}, "the floor authorities pins"),
     ],
 )

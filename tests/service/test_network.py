@@ -216,7 +216,7 @@ def test_commands_say_what_a_round_waits_for_and_keep_the_first_reason_of_its_en
         assert f"round {number} is closed, server 0 is waiting for the other" in caplog.text
         with pytest.raises(SystemExit):
             main(["abandon", *where, "--reason", "no power"])
-        assert "has ended here, and the other server does not" in capsys.readouterr().err
+        assert "has ended at this server, but the other server does not" in capsys.readouterr().err
         pair.start(1)
         main(["abandon", *where, "--reason", "tried out"])
         told = f"round {number} ended unopened before: no power\n"

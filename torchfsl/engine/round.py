@@ -36,6 +36,32 @@ from torchfsl.submodel.update import RawSegment, Update, check_weight, is_whole,
 from torchfsl.types import Float64
 
 
+def check_unsent(rnd: Round, name: str) -> None:
+    """Refuse a value that the report no longer takes.
+
+    Raises:
+        ProtocolError: the report was sent already.
+    """
+    if rnd.receipt is not None:
+        raise ProtocolError(
+            f"client {rnd.client_id} has sent its report of round {rnd.number}, so {name} would "
+            f"not count: set rnd.{name} inside the block of fed.round()"
+        )
+
+
+class Weight:
+    """The attribute `weight` of a round, which may be set until its report is sent."""
+
+    def __get__(self, rnd: Round | None, owner: type[Round]) -> int:
+        """The weight; of the class the default."""
+        return 1 if rnd is None else rnd._weight
+
+    def __set__(self, rnd: Round, value: int) -> None:
+        """Set it to `value`; leaving the block checks its range."""
+        check_unsent(rnd, "weight")
+        rnd._weight = value
+
+
 class Round:
     """One client's round, as a context manager around its training. Made by `Federated.round`.
 
@@ -54,6 +80,8 @@ class Round:
         update: after the block, the quantised update as it was sent, before its weight.
         clip_report: after the block, what clipping did to the update.
     """
+
+    weight = Weight()
 
     def __init__(
         self,
@@ -157,30 +185,8 @@ class Round:
             ParameterError: if it is neither a number nor a tensor of one.
             ProtocolError: the report was sent already.
         """
-        self._check_unsent("loss")
+        check_unsent(self, "loss")
         self._loss = None if value is None else as_number("the loss", value)
-
-    @property
-    def weight(self) -> int:
-        """This client's weight under a plan with `average="weight"`, in 1..max_weight."""
-        return self._weight
-
-    @weight.setter
-    def weight(self, value: int) -> None:
-        """Set it to `value`, in the block or before `retry`; leaving the block checks it.
-
-        Raises:
-            ProtocolError: the report was sent already.
-        """
-        self._check_unsent("weight")
-        self._weight = value
-
-    def _check_unsent(self, name: str) -> None:
-        if self.receipt is not None:
-            raise ProtocolError(
-                f"client {self.client_id} has sent its report of round {self.number}, so {name} "
-                f"would not count: set rnd.{name} inside the block of fed.round()"
-            )
 
     @property
     def _weight_is_private(self) -> bool:

@@ -72,10 +72,7 @@ class TreeSegment(Segment):
             raise ParameterError(f"{where}: tag_bytes needs check_bytes: set both or neither")
         if self.is_dense:
             if self.k_max != self.m:
-                raise ParameterError(
-                    f"{where}: expected k_max = {self.m} (all positions of a dense segment), got "
-                    f"{self.k_max}"
-                )
+                raise ParameterError(f"{where}: expected k_max = {self.m} if dense")
             if (self.num_bins, self.theta, self.nu, self.stash) != (0, 0, 0, 0):
                 raise ParameterError(f"{where}: expected bins, theta, nu and stash of 0 if dense")
             return

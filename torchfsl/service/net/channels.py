@@ -331,7 +331,10 @@ def server_certificate(
     try:
         found = authorities.identify(pem)
     except Error as error:
-        raise calls.NotReady(f"server {party}: at {url}, {error}") from None
+        raise calls.NotReady(
+            f"server {party}: expected the certificate of server {party} at {url}, got that of an "
+            f"unknown party: {error}"
+        ) from None
     if found == Identity(Role.SERVER, 1 - party):
         raise ParameterError(
             f"expected server {party} at {url}, got server {1 - party}: give the URL of server "

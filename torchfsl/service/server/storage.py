@@ -389,7 +389,7 @@ def check_party(folder: Path, stored: bytes | None, party: int) -> None:
         raise ParameterError(
             f"{folder} holds the state of server {1 - party}, not of server {party}: name "
             f"the folder of server {party} with `--state DIR`. If it is lost, see 'Recover from a "
-            "lost disk' on the page 'Backup'"
+            "lost disk' on the page 'Back up and recover'"
         )
 
 
