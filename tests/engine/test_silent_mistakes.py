@@ -335,7 +335,7 @@ def test_a_bound_in_the_wrong_unit_is_told() -> None:
     """20 instead of 20 * 2**20: of a norm of 0.3 there is 0.00002 left."""
     setting = Setting(l2_bound=20)
     begin_round(setting.servers, 0)
-    with pytest.warns(UserWarning, match=r"to 0\.\d\d% .* 20 units .* 1.91e-05.*l2_bound\("):
+    with pytest.warns(UserWarning, match=r"to 0\.\d\d% .* 20 units, .* 1.91e-05.*l2_bound\("):
         rnd = setting.round()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

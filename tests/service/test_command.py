@@ -160,7 +160,10 @@ def test_floors_that_mean_nothing_stop_a_server_before_it_starts(
             "calls = True in [limits]: write a positive number, without quotes or unit",
         ),
         ('[storage]\nreserve_bytes = "1G"', "reserve_bytes = '1G' in [storage]: write a positive"),
-        ('tls-cert = "a.pem"', "tls names the folder of all files: leave out tls-cert"),
+        (
+            'tls-cert = "a.pem"',
+            "tls names the folder of all keys and certificates: remove tls-cert",
+        ),
         ('log-level = "loud"', "log-level is 'loud': choose one of debug"),
     ],
 )

@@ -213,8 +213,8 @@ def older_model(folder: Path) -> None:
 
 
 DAMAGES = {
-    lose_ledger: "is gone, and models, reports, opened.fsl in its folder belong",
-    empty_ledger: "is gone, and models, reports, opened.fsl in its folder belong",
+    lose_ledger: "is gone, and models, reports, opened.fsl in its folder are left",
+    empty_ledger: "is gone, and models, reports, opened.fsl in its folder are left",
     new_ledger: "is empty or older than the rollback counter",
     scramble_ledger: "is damaged",
     lambda folder: shutil.rmtree(folder / "models"): "the current model in .* cannot be used",

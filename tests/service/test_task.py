@@ -101,7 +101,9 @@ def test_what_an_optimizer_does_not_take_is_refused() -> None:
         OptimizerSettings("adam", lr_decay=0.9)
     with pytest.raises(ParameterError, match=r"l2 are settings of ftrl, and .* is sgd: leave out"):
         OptimizerSettings(l1=0.9)
-    with pytest.raises(ParameterError, match="'lion' is unknown: choose one of sgd, adam, lazy-adam"):
+    with pytest.raises(
+        ParameterError, match="'lion' is unknown: choose one of sgd, adam, lazy-adam"
+    ):
         OptimizerSettings("lion")  # type: ignore[arg-type]
 
 

@@ -96,10 +96,9 @@ class ClipWarning:
         if report.norm_kept < _LITTLE and self._is_first("norm"):
             bound = math.ldexp(plan.l2_bound, -plan.encoding.frac_bits)
             warnings.warn(
-                f"l2_bound scaled this update to {report.norm_kept:.2%} of its norm: "
-                f"{plan.l2_bound} units of the encoding are a norm of {bound:.3g}. Choose a "
-                "larger l2_bound with privacy.l2_bound(encoding, norm). In later rounds see "
-                "rnd.clip_report.",
+                f"l2_bound scaled the update to {report.norm_kept:.2%} of its norm. l2_bound is "
+                f"{plan.l2_bound} units, a norm of {bound:.3g}: choose a larger one with "
+                "privacy.l2_bound(encoding, norm). In later rounds see rnd.clip_report.",
                 stacklevel=5,
             )
 

@@ -92,9 +92,13 @@ def mask_update(union_plan: Plan, indices: Mapping[str, npt.ArrayLike]) -> Updat
         ParameterError: not a union's plan, or bad indices.
     """
     names = [segment.name for segment in union_plan.segments]
-    if union_plan.payload != "masks" or set(indices) != set(names):
+    if union_plan.payload != "masks":
         raise ParameterError(
-            f"expected a plan from plan_union() and positions for the segments {names}",
+            "expected a plan from plan_union(), got another plan", code="segments-differ"
+        )
+    if set(indices) != set(names):
+        raise ParameterError(
+            f"expected positions for the segments {names}, got {sorted(indices)}",
             code="segments-differ",
         )
     update: Update = {}

@@ -270,7 +270,10 @@ def _tls_files(given: Mapping[str, Any]) -> TlsFiles:
     names = ("tls-cert", "tls-key", "tls-server-ca-0", "tls-server-ca-1", "tls-clients-ca")
     if "tls" in given:
         if twice := [name for name in names if name in given]:
-            raise ParameterError(f"tls names the folder of all files: leave out {twice[0]}")
+            raise ParameterError(
+                f"tls names the folder of all keys and certificates: remove {twice[0]} from the "
+                "settings"
+            )
         return TlsFiles.in_folder(given["tls"], f"server-{given['party']}")
     missing = [name for name in names if name not in given]
     if missing:

@@ -95,5 +95,5 @@ def _description(text: bytes) -> tuple[list[tuple[str, str, tuple[int, ...]]], d
         if not is_named or not sizes_fit:
             raise DecodeError("arrays: a name, dtype or shape is not valid")
     if not isinstance(meta, dict):
-        raise DecodeError("arrays: settings are not an object")
+        raise DecodeError("arrays: expected a JSON object next to the arrays")
     return found, meta

@@ -166,6 +166,5 @@ def check_not_lost(folder: Path) -> None:
     left = [name for name in ("models", "reports", "opened.fsl") if (folder / name).exists()]
     if left and (not path.exists() or not path.stat().st_size):
         raise LedgerError(
-            f"{path} is gone, and {', '.join(left)} in its folder belong to an earlier server: "
-            f"{REMEDY}"
+            f"{path} is gone, and {', '.join(left)} in its folder are left from before: {REMEDY}"
         )
