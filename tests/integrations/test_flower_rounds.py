@@ -183,7 +183,7 @@ def test_a_plan_with_sessions_is_refused_by_clients(run_id: int) -> None:
     plan = {"max_epochs": 3, "rows_per_client": None}
     Run(recorder, grid, plan=plan, fraction_evaluate=0.0).start(1)
     assert len(grid.told) == 2
-    assert all("max_epochs above 1" in words for words in grid.told)
+    assert all("the plan has max_epochs = 3" in words for words in grid.told)
 
 
 def test_what_a_client_owes_and_what_is_its_own_outlive_its_process(run_id: int) -> None:
@@ -295,7 +295,7 @@ def test_what_running_servers_do_not_take_is_refused_before_anything_is_sent() -
     with pytest.raises(ParameterError, match=r"there is no plan yet: pass max_clients="):
         SubmodelAveraging(build(), **local)
     torch_optimizer: Any = optim.from_torch(lambda p: torch.optim.Adagrad(p))
-    with pytest.raises(ParameterError, match=r"choose torchfsl\.optim\.SGD.*got FromTorch"):
+    with pytest.raises(ParameterError, match=r"cannot be FromTorch: choose torchfsl\.optim\.SGD"):
         SubmodelAveraging(build_planned(), server_optimizer=torch_optimizer, **local)
     fed = build()
     fed.plan = sesa.plan(fed, widths=[(12, 80)], collusion=1)
