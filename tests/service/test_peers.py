@@ -27,6 +27,20 @@ from torchfsl.service.server.round_driver import RoundDriver
 NO_FILES = TlsFiles.in_folder(Path(), "nobody")
 
 
+async def serving(handlers: Any, monkeypatch: pytest.MonkeyPatch) -> grpc.aio.Server:
+    """A server of these calls, to which every channel of `peers` leads."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(calls.SERVICE, handlers),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    monkeypatch.setattr(
+        peers, "aio_channel", lambda *_: grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+    )
+    return server
+
+
 @pytest.mark.parametrize("code", [grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE])
 def test_a_call_that_fails_leaves_the_others_alone(
     code: grpc.StatusCode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -44,19 +58,11 @@ def test_a_call_that_fails_leaves_the_others_alone(
             await context.abort(code, "no")
             yield b""
 
-        server = grpc.aio.server()
         handlers = {
             name: grpc.stream_stream_rpc_method_handler(call)
             for name, call in (("Step", step), ("Relay", relay))
         }
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(calls.SERVICE, handlers),)
-        )
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        monkeypatch.setattr(
-            peers, "aio_channel", lambda *_: grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-        )
+        server = await serving(handlers, monkeypatch)
         make_development_certificates(tmp_path, [])
         certificate = (tmp_path / "server-1.pem").read_bytes()
         monkeypatch.setattr(peers, "server_certificate", lambda *_: certificate)
@@ -98,16 +104,8 @@ def test_a_time_without_answers_is_logged_when_it_begins_and_when_it_ends(
         return b"done"
 
     async def run() -> bytes:
-        server = grpc.aio.server()
         handlers = {"Step": grpc.unary_unary_rpc_method_handler(step)}
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(calls.SERVICE, handlers),)
-        )
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        monkeypatch.setattr(
-            peers, "aio_channel", lambda *_: grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-        )
+        server = await serving(handlers, monkeypatch)
         monkeypatch.setattr(peers, "server_certificate", answer)
         said = await link.insist("Step", b"x", limit=10, still=still)
         await link.close()
