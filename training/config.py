@@ -231,10 +231,15 @@ class Config:
                 "server.mean = 'cohort'"
             )
         pools = self.is_recommender or self.preset == "own"
-        if self.aggregation == "central" and (not pools or self.dropouts):
+        if self.aggregation == "central" and not pools:
             raise ConfigError(
-                f"aggregation central needs a recommender or the preset own, and dropouts = 0, got "
-                f"{self.preset} and dropouts = {self.dropouts}: choose another aggregation"
+                f"aggregation central needs a recommender or the preset own, got {self.preset}: "
+                "choose another aggregation"
+            )
+        if self.aggregation == "central" and self.dropouts:
+            raise ConfigError(
+                f"dropouts is {self.dropouts}, and no client drops out of aggregation central: set "
+                "dropouts = 0"
             )
         if self.aggregation == "sesa":
             self._check_sesa()

@@ -82,7 +82,9 @@ def export(folder: Path, file: Path, *, force: bool) -> int:
 
     saved = CheckpointFolder(folder / "checkpoint").load()
     if saved is None:
-        raise ConfigError(f"{folder} has no checkpoint yet: continue the run with --resume first")
+        raise ConfigError(
+            f"{folder} has no checkpoint yet: continue this run with --resume, which writes one"
+        )
     fed = attach(config, build_task(config)).fed
     fed.load(saved.state)
     part = file.with_name(f"{file.name}.part")

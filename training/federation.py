@@ -272,8 +272,9 @@ def rows_by_segment(hooks: Hooks, rows: Mapping[str, int]) -> dict[str, int]:
         shares = {rows[t.name] / t.shape[0] for t in tensors if t.name in rows}
         if len(shares) > 1:
             raise ConfigError(
-                f"{', '.join(t.name for t in tensors)} have rows of equal length, but clients "
-                "train different shares of each tensor: choose another number of shards or layers"
+                f"{', '.join(t.name for t in tensors)} share a segment, because their rows have "
+                "equal length, but clients train different parts of them: choose another number "
+                "of sesa.shards, or other layers"
             )
     return {
         name: sum(rows[tensor.name] for tensor in tensors)

@@ -68,10 +68,14 @@ class Together:
     ) -> None:
         rows = [segment for segment in plan.segments if segment.retrieve]
         rest = [segment for segment in plan.segments if not segment.retrieve]
-        if len(rows) != 1 or not all(segment.is_dense for segment in rest):
+        if len(rows) != 1:
             raise ConfigError(
-                'local.together needs retrieved rows of one length and rest.policy = "dense": '
-                'set rest.policy = "dense", or local.together = false'
+                f"local.together needs one segment of retrieved rows, got {len(rows)}: set "
+                "local.together = false, or give all tables one width"
+            )
+        if not all(segment.is_dense for segment in rest):
+            raise ConfigError(
+                'local.together needs rest.policy = "dense": set it, or local.together = false'
             )
         self._plan, self._local, self._tables = plan, local, tables
         self._rows: Segment = rows[0]

@@ -65,7 +65,9 @@ def test_tables_may_be_chosen_by_name() -> None:
     model = Recommender()
     segments = Hooks(model, sgd(model), Settings(rows=Rows(tables=("words.weight",))))
     assert list(segments.exchange.segment_tensors) == ["rows3", "rest"]
-    with pytest.raises(ParameterError, match=r"top\.weight, which is not the weight of an nn\.Emb"):
+    with pytest.raises(
+        ParameterError, match=r"'top\.weight', which is not the weight of an nn\.Emb"
+    ):
         Hooks(model, sgd(model), Settings(rows=Rows(tables=("top.weight",))))
     with pytest.raises(ParameterError, match="nothing, which is not a parameter"):
         Hooks(model, sgd(model), Settings(rows=Rows(choose=Fixed({"nothing": [1]}))))

@@ -137,9 +137,9 @@ def test_ids_in_several_arrays_count_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (7, "is of type int: pass ids"),
-        (None, "is None: pass ids"),
-        ("7", "is of type str: pass ids"),
+        (7, "is of type int: pass a list"),
+        (None, "is None: pass a list"),
+        ("7", "is of type str: pass a list"),
         (["7"], "expects integers"),
         ([[7], [7, 8]], "expects integers"),
         ([torch.tensor([7]), [8]], "expects integers"),

@@ -247,6 +247,7 @@ def test_tables_may_be_named_by_their_module() -> None:
     hooks.remove()
     hooks = Hooks(model, optimizer)
     with pytest.raises(
-        ParameterError, match=r"rows_per_client lacks user, which shares segment 'rows4'"
+        ParameterError,
+        match=r"has no number for 'user', and one for other tables of segment 'rows4'",
     ):
         plan_of(hooks, max_clients=2, rows_per_client={"item": 3})

@@ -110,7 +110,7 @@ CASES: list[tuple[str, Callable[[], Any], str, str, str]] = [
     ("meta", meta, "weight", "meta device", "to_empty"),
     ("stranger", stranger, "shape (3,)", "is not in the model", "pass Federated the module"),
     ("tables", lambda: attach(Rows(tables=("top.weight",))),
-     "top.weight", "not the weight of an nn.Embedding", "the trained tables "),
+     "top.weight", "not the weight of an nn.Embedding", "the trained tables ['item.weight']"),
     ("fixed name", lambda: attach(Rows(choose=Fixed({"nope": [1]}))),
      "nope", "not a parameter of the model", "the trained tables "),
     ("fixed range", lambda: attach(Rows(choose=Fixed({"item.weight": [99]}))),

@@ -122,7 +122,9 @@ def test_encodings_are_a_mapping_from_names_to_encodings() -> None:
         with pytest.raises(ParameterError, match=rf"encodings\['rest'\] is {value}: pass a Fixed"):
             Settings(encodings={"rest": value})  # type: ignore[dict-item]
     for block in (0, 32.5, "8"):
-        with pytest.raises(ParameterError, match=f"block is {block!r}: choose a whole number"):
+        with pytest.raises(
+            ParameterError, match=f"block is {block!r}: choose the number of values"
+        ):
             BlockSample(0.1, block=block)  # type: ignore[arg-type]
 
 
@@ -157,7 +159,7 @@ def test_one_server_and_ciphertexts_refuse_encodings_of_segments() -> None:
     narrow, model = {"rest": FixedPoint(16, 8, 1.0)}, make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     fed = torchfsl.Federated(model, optimizer, encodings=narrow)
-    with pytest.raises(ValueError, match="one field: leave out encodings"):
+    with pytest.raises(ValueError, match="one field, so all segments have one encoding"):
         torchfsl.sesa.plan(fed, widths=[(2, 4)], collusion=1)
     fed.detach()
     fed = torchfsl.Federated(model, optimizer, rows=None, encodings=narrow)

@@ -276,7 +276,9 @@ def test_an_error_of_the_model_on_a_batch_says_what_torchfsl_did() -> None:
 def test_data_of_one_batch_is_named_by_simulate_and_its_remedy_works() -> None:
     fed, train = bag()
     clients = [PAIR] * 3
-    with pytest.raises(ParameterError, match=r"got one batch, a tuple.*lambda data: \[data\]"):
+    with pytest.raises(
+        ParameterError, match=r"is of type tuple, expected a list.*lambda data: \[data\]"
+    ):
         torchfsl.simulate(fed, clients, train, rounds=1, progress=False)
     result = torchfsl.simulate(
         fed, clients, train, rounds=1, progress=False, batches=lambda data: [data]

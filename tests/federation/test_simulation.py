@@ -121,7 +121,8 @@ def test_budgets_may_be_named_by_table_and_come_from_quantiles() -> None:
     plan = fed.make_plan(rows_per_client=by_table)
     assert {s.name: s.k_max for s in plan.segments}["rows4"] == 17
     with pytest.raises(
-        ParameterError, match=r"rows_per_client lacks users, which shares segment 'rows4'"
+        ParameterError,
+        match=r"has no number for 'users', and one for other tables of segment 'rows4'",
     ):
         fed.make_plan(rows_per_client={"items": 16, "bias": 1})
     with pytest.raises(ParameterError, match=r"names \['word'\].*the segments .*items\.weight"):
@@ -383,7 +384,9 @@ def test_a_simulation_that_cannot_be_is_refused_before_its_first_round() -> None
 @pytest.mark.parametrize("odd", [3, [(torch.zeros(2), 1)], [["user"]], {"user": [1]}])
 def test_data_of_clients_that_are_no_batches_are_told_how_to_name_them(odd: Any) -> None:
     _, fed, train = setup()
-    with pytest.raises(ParameterError, match=r"to be a list of batches.*pass batches=, a function"):
+    with pytest.raises(
+        ParameterError, match=r"expected a list of batches.*batches=, for example lambda"
+    ):
         torchfsl.simulate(fed, [odd, odd], train, rounds=1)
     with pytest.raises((RuntimeError, TypeError, AttributeError, ValueError)) as info:
         torchfsl.simulate(fed, [odd, odd], train, batches=lambda data: data, rounds=1)
@@ -394,7 +397,7 @@ def test_data_of_clients_that_are_no_batches_are_told_how_to_name_them(odd: Any)
 def test_ids_of_another_dtype_are_told_which_one_to_pass(kind: torch.dtype) -> None:
     _, fed, train = setup()
     odd = [tuple(values.to(kind) for values in batch) for batch in data_of(0)]
-    with pytest.raises(ParameterError, match=r"ids as torch\.int64 first and labels last, got"):
+    with pytest.raises(ParameterError, match=r"ids \(torch\.int64\) first and labels last"):
         torchfsl.simulate(fed, [odd, odd], train, rounds=1)
 
 

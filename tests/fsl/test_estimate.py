@@ -235,14 +235,16 @@ def test_the_share_of_a_longer_table_is_refused_with_the_remedy(width: int, bits
 def test_slots_beyond_32_bits_are_refused_with_the_remedy() -> None:
     tensor = TensorSpec("t", (LARGEST, 1))
     theta = 1 << 20
-    with pytest.raises(ParameterError, match=f"more than {MAX_POSITIONS} slots.*split the segment"):
+    with pytest.raises(
+        ParameterError, match=f"more than {MAX_POSITIONS} rows, the limit: split the table"
+    ):
         TreeSegment("t", "rows", (tensor,), LARGEST, 1, 64, num_bins=3 * (LARGEST // theta),
                     theta=theta, check_bytes=32)  # fmt: skip
 
 
 def test_a_segment_of_more_positions_than_a_slot_number_holds_is_refused() -> None:
     tensor = TensorSpec("t", (MAX_POSITIONS + 1, 1))
-    with pytest.raises(ParameterError, match=f"above the limit of {MAX_POSITIONS}"):
+    with pytest.raises(ParameterError, match=f"choose 1 to {MAX_POSITIONS} positions"):
         TreeSegment("t", "rows", (tensor,), MAX_POSITIONS + 1, 1, 64, stash=64)
 
 

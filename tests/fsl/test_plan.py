@@ -216,7 +216,9 @@ def test_a_plan_with_one_byte_changed_never_reads_as_the_same_plan(data: st.Data
     assert other != plan
 
 
-@pytest.mark.parametrize(("version", "side"), [(WIRE_VERSION + 1, "this side"), (0, "the peer")])
+@pytest.mark.parametrize(
+    ("version", "side"), [(WIRE_VERSION + 1, "torchfsl here"), (0, "torchfsl where it was made")]
+)
 def test_a_plan_of_another_version_names_the_side_to_upgrade(version: int, side: str) -> None:
     fields = copy.deepcopy(FIELDS)
     fields["wire_version"] = version

@@ -251,7 +251,7 @@ def test_segments_may_have_bounds_of_their_own() -> None:
         planned(l2_bound=1 << 10, l2_bounds={"tables": 500})
     for wrong in (7, 1025):
         with pytest.raises(
-            ParameterError, match=rf"expected an l2_bound from .*8, .* to 1024, .* got {wrong}"
+            ParameterError, match=rf"l2_bound is {wrong}: choose at least 8, .* at most 1024"
         ):
             planned(l2_bound=1 << 10, l2_bounds={"table": wrong})
     with pytest.raises(ParameterError, match=r"'table' has l2_bound 500, .*also pass l2_bound="):
@@ -290,7 +290,7 @@ def test_what_cannot_be_proven_names_the_segment_and_the_setting() -> None:
     encoding = FixedPoint(32, 16, 4.0)
     with pytest.raises(
         ParameterError,
-        match=r"'rest' has frac_bits=8, and the plan has frac_bits=16.*proofs='none'",
+        match=r"'rest' has frac_bits=8 and the plan 16.*proofs='none'",
     ):
         build_plan([table, rest], encoding=encoding, max_clients=8, l2_bound=1 << 10)
     rest = SegmentSpec(
@@ -318,7 +318,7 @@ def test_a_bound_too_large_to_be_proven_is_refused_and_the_remedy_named() -> Non
     with pytest.raises(ParameterError) as info:
         planned(l2_bound=1 << 30)
     found = re.search(
-        r"reach (\d+) together, .* bits allow (\d+): .* (\d+) times smaller", str(info.value)
+        r"add up to (\d+), and proofs allow (\d+) .* (\d+) times smaller", str(info.value)
     )
     assert found is not None
     magnitudes, most, times = map(int, found.groups())
@@ -339,10 +339,10 @@ def test_bounds_whose_sums_could_leave_the_ring_are_refused_and_the_largest_name
     weight, bound = 8, 1 << 18
     if lane == "weight":
         options["max_weight"], weight, bound = 5, 40, 1 << 16
-    with pytest.raises(ParameterError, match=r"8 clients with proven norms.*'none'$") as info:
+    with pytest.raises(ParameterError, match=r"the sum of 8 reports can reach.*'none'$") as info:
         planned(l2_bound=bound, **options)
     found = re.search(
-        r"could reach (\d+), and .* room for (\d+) .* l2_bound of at most (\d+) ", str(info.value)
+        r"can reach (\d+), but .* at most (\d+): .* l2_bound of at most (\d+) ", str(info.value)
     )
     assert found is not None
     reached, room, most = map(int, found.groups())
@@ -357,14 +357,14 @@ def test_bounds_whose_sums_could_leave_the_ring_are_refused_and_the_largest_name
     fewer = planned(l2_bound=same_norm, frac_bits=bits["frac_bits"], **options)
     assert (fewer.proofs, 8 * same_norm > 4 * most) == ("norm", True)
     assert planned(l2_bound=most, **options).proofs == "norm"
-    with pytest.raises(ParameterError, match="with proven norms"):
+    with pytest.raises(ParameterError, match="reports can reach"):
         planned(l2_bound=most + 1, **options)
     assert planned(l2_bound=most + 1, proofs="none", **options).proofs == "none"
     options |= {"noise_sigma": 100, "lane_sigma": 100 * (lane != "none")}
     less = (room - noise_tail(100)) // (4 * weight)
     assert less < most
     assert planned(l2_bound=less, **options).proofs == "norm"
-    with pytest.raises(ParameterError, match="with proven norms"):
+    with pytest.raises(ParameterError, match="reports can reach"):
         planned(l2_bound=less + 1, **options)
 
 

@@ -136,8 +136,8 @@ def dense_plan(**options: Any) -> Plan:
     ("options", "text"),
     [
         ({"noise_sigma": 5}, "without l2_bound"),
-        ({"noise_sigma": -1, "l2_bound": 100}, "choose numbers from 0 to"),
-        ({"noise_sigma": MAX_SIGMA + 1, "l2_bound": 100}, "choose numbers from 0 to"),
+        ({"noise_sigma": -1, "l2_bound": 100}, "choose a number from 0 to"),
+        ({"noise_sigma": MAX_SIGMA + 1, "l2_bound": 100}, "choose a number from 0 to"),
         ({"l2_bound": 7}, "use an l2_bound of 8"),
         ({"l2_bound": 100, "noise_sigma": 5, "lane_sigma": 5}, "lane_sigma"),
         ({"l2_bound": 100, "noise_sigma": 5, "lane": "count"}, "lane_sigma"),
@@ -342,7 +342,7 @@ def test_a_norm_that_the_encoding_cannot_tell_from_none_is_no_bound() -> None:
 
 def test_a_bound_that_bounds_nothing_is_refused_and_the_largest_is_none_to_a_client() -> None:
     plan = make_plan(make_segment("rest", "dense", (3,)))
-    with pytest.raises(ParameterError, match="choose numbers from 0 to"):
+    with pytest.raises(ParameterError, match="choose a number from 0 to"):
         dataclasses.replace(plan, l2_bound=(1 << 62) + 1)
     plan = dataclasses.replace(plan, l2_bound=1 << 62)
     servers = make_servers(plan)
@@ -449,7 +449,7 @@ def test_a_task_beside_another_takes_its_part_of_the_budget() -> None:
         ({**FEW, "max_participations": -1}, "choose max_participations of 0"),
         ({**FEW, "min_separation": 90}, "1 to 89"),
         ({**FEW, "clients": 21_000}, "choose one of max_clients=943, more clients"),
-        ({**MANY, "clients": 11_100}, "do not fill 89 rounds"),
+        ({**MANY, "clients": 11_100}, "cannot fill 89 rounds"),
     ],
 )
 def test_a_wish_that_cannot_be_met_is_refused_with_what_would_do(

@@ -279,7 +279,7 @@ def changed(**fields: object) -> Callable[[], object]:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "rows": (
         lambda: make_segment("t", "rows", (9, 2), tau=2, k_max=3, binned=True),
-        "only scalars or blocks can be in public bins",
+        "True only with policy 'scalars' or 'blocks'",
     ),
     "a session": (lambda: bins_plan(100, 5, max_epochs=2), "public bins change each round"),
     "fewer bins": (changed(num_bins=4), "need num_bins = k_max"),

@@ -132,8 +132,9 @@ def test_the_log_has_counts_only(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         decode(small_plan(lane="weight"), [[0, 5], [0, 0], [0, 0], [99, 0]], [99, 0, 0])
     assert [record.getMessage() for record in caplog.records] == [
-        "segment few: 2 positions were out of range and are zero",
-        "the total weight was out of range: it is 15 now",
+        "segment few: the sums of 2 positions were outside the range of honest reports, and are "
+        "zero now",
+        "the sum of the reports' weights was out of range, so servers use 15",
     ]
 
 

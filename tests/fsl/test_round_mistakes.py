@@ -69,7 +69,7 @@ def test_a_second_call_that_finishes_a_round_leaves_it_to_the_first(
         try:
             assert entered.wait(60)
             with pytest.raises(
-                ProtocolError, match=r"open round .* agreed and closed.* wait until"
+                ProtocolError, match=r"round is open .*'agreed' and 'closed'.* wait until"
             ):
                 finish_round(servers)
         finally:
@@ -306,7 +306,7 @@ def test_whole_numbers_of_numpy_make_the_same_plan() -> None:
         ({"rows_per_client": True}, "rows_per_client of rows4 is True, not an integer"),
         ({"rows_per_client": "20"}, "rows_per_client of rows4 is '20', not an integer"),
         ({"rows_per_client": {"0": "20"}}, "rows_per_client of 0 is '20'"),
-        ({"retrieve": "no"}, "retrieve is of type str: choose True, False, or None"),
+        ({"retrieve": "no"}, "retrieve is of type str: choose True, False or None"),
     ],
 )
 def test_options_of_another_kind_are_named(options: dict[str, Any], message: str) -> None:

@@ -99,7 +99,7 @@ def test_a_scaled_round_is_reported_and_is_no_mismatch(
                 optimizer.step()
     assert set(result.scaled) == {"rest"}
     assert 0 < result.scaled["rest"] < 1
-    told = f"both servers scaled it down, by {result.scaled['rest']:.3g} in rest: look for clients"
+    told = f"both servers multiplied it (segment rest by {result.scaled['rest']:.3g}): look for"
     assert (told in caplog.text) == (protocol != "plain")
     assert result.matches_plain
     assert "matches plain True" in str(result)

@@ -56,7 +56,7 @@ def test_who_asks_cannot_play_an_answering_client() -> None:
     querying = federation(networks())
     querying._querying(0)
     offered = querying.answering[1].offer(0)[0]
-    with pytest.raises(RejectedSubmission, match="WEIGHTS arrived from client 0, but is"):
+    with pytest.raises(RejectedSubmission, match="client 0 sent a WEIGHTS message that"):
         querying.server.receive(0, offered)
     assert querying.server.receive(1, offered)
 
@@ -69,7 +69,7 @@ def test_messages_by_another_clients_link_are_refused(kind: Kind) -> None:
     def receive(sender: int, data: bytes) -> list[object]:
         if kind_of(data) == kind:
             for other in {0, 1, 2} - {sender}:
-                with pytest.raises(RejectedSubmission, match="is for another client"):
+                with pytest.raises(RejectedSubmission, match="names another client as its sender"):
                     take(other, data)
                 refused.append(other)
         return list(take(sender, data))

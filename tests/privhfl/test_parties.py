@@ -79,7 +79,7 @@ def test_answering_parties_refuse_replays_and_what_is_out_of_turn() -> None:
 
 @pytest.mark.parametrize(
     ("offset", "value", "told"),
-    [(0, b"X", "not a torchfsl message"), (4, b"\x09", "wire version 9"), (5, b"\x63", "kind 99"),
+    [(0, b"X", "a message of PrivHFL"), (4, b"\x09", "wire version 9"), (5, b"\x63", "kind 99"),
      (32, b"\xff", "another plan"), (16, b"\x07", "not in the plan"), (24, b"\x01", "expected")],
 )  # fmt: skip
 def test_malformed_messages_are_refused(offset: int, value: bytes, told: str) -> None:

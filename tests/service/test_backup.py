@@ -215,7 +215,9 @@ def test_a_model_that_is_not_the_ledgers_is_refused(tmp_path: Path) -> None:
         models = pair.state(0) / "models"
         (older,) = models.glob("version-0-*.fsl")
         (models / "version-1.fsl").write_bytes(older.read_bytes())
-        with pytest.raises(DecodeError, match="its digest is not the one in the ledger"):
+        with pytest.raises(
+            DecodeError, match="the model's digest differs from the one in the ledger"
+        ):
             Backup.of_state(pair.state(0))
 
 

@@ -202,7 +202,7 @@ def test_altered_trees_of_a_relay_are_noticed(pair: Pair, lies: bool) -> None:
 def test_a_fetch_at_one_server_alone_ends_and_leaves_room(impatient: Pair) -> None:
     pair = impatient
     sent = fetch_messages(pair, 3)
-    for party, why in ((0, "has not relayed the DPF keys"), (1, "has not committed to a fetch")):
+    for party, why in ((0, "has not relayed the DPF keys"), (1, "to this fetch did not arrive")):
         link = link_of(pair, "client-3", party)
         with pytest.raises((NotReady, RejectedSubmission), match=f"{why}|does not answer"):
             link.once("Fetch", sent[party], limit=max_bytes(pair.plan, Kind.FETCH_MODEL))

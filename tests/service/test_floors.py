@@ -113,7 +113,7 @@ def test_a_coin_and_the_peers_commitment_never_change_also_not_after_a_crash(
             book = CoinBook(ledger, 1)
             said.add(book.toss(TEMPLATE))
             shown.add(book.reveal(TEMPLATE, bytes(32)))
-            with pytest.raises(ProtocolError, match="has committed to another coin"):
+            with pytest.raises(ProtocolError, match="has already committed to other randomness"):
                 book.reveal(TEMPLATE, bytes(31) + b"1")
     (commitment,), (own,) = said, shown
     assert commitment == coin.commitment(TEMPLATE, 1, own)
@@ -122,7 +122,7 @@ def test_a_coin_and_the_peers_commitment_never_change_also_not_after_a_crash(
 def test_no_coin_is_shown_before_it_was_tossed_for_and_each_template_has_its_own(
     book: CoinBook,
 ) -> None:
-    with pytest.raises(ProtocolError, match="no coin for this template"):
+    with pytest.raises(ProtocolError, match="has no randomness for this plan"):
         book.reveal(TEMPLATE, bytes(32))
     book.toss(TEMPLATE)
     book.toss(bytes(32))
@@ -137,12 +137,12 @@ def test_coins_are_few_a_day_and_forgotten_after_it(
     for number in range(COINS_A_DAY):
         book.toss(number.to_bytes(32, "little"))
     book.toss(bytes(32))  # known: no new coin
-    with pytest.raises(ProtocolError, match="per day"):
+    with pytest.raises(ProtocolError, match="within a day"):
         book.toss(TEMPLATE)
     before = book.reveal(bytes(32), bytes(32))
     now[0] += coins_on_disk.COIN_SECONDS
     book.toss(TEMPLATE)
-    with pytest.raises(ProtocolError, match="has deleted the coin"):
+    with pytest.raises(ProtocolError, match="or deleted it after a day"):
         book.reveal(bytes(32), bytes(32))
     book.toss(bytes(32))
     assert book.reveal(bytes(32), bytes(32)) != before
@@ -166,7 +166,9 @@ def test_a_server_takes_a_seed_of_the_coins_that_were_committed_to_and_no_other(
     for node, coins in ((0, (first, other)), (0, (other, second)), (1, (first, other))):
         with pytest.raises(ParameterError, match="hash_seed"):
             nodes[node].set_up(task(coins))
-    with pytest.raises(ParameterError, match="does not match the coins"):
+    with pytest.raises(
+        ParameterError, match="was not made with the randomness of these two servers"
+    ):
         nodes[0].set_up(task((first, second), (first, other)))
     for node in nodes:
         node.set_up(task((first, second)))

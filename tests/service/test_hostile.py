@@ -463,5 +463,6 @@ def test_a_client_beyond_the_clip_zeroes_its_position_and_no_other(
     assert all(np.array_equal(opened.sums[name], total) for name, total in wanted.items())
     assert opened.zeroed == {"few": 1}
     for party in (0, 1):
-        assert "segment few: 1 positions were out of range and are zero" in pair.log(party)
+        told = "segment few: the sums of 1 positions were outside the range of honest reports"
+        assert told in pair.log(party)
     pair.open()

@@ -147,7 +147,7 @@ def test_a_witness_that_is_gone_another_ones_or_inside_the_folder_is_refused(duo
         start(duo, 0)
     (duo.folder / "0.witness").unlink()
     with pytest.raises(
-        LedgerError, match=r"has no rollback counter in .* start the server on the folder whose"
+        LedgerError, match=r"its rollback counter is not in .* move the counter to this path"
     ):
         start(duo, 0)
 
@@ -219,7 +219,7 @@ DAMAGES = {
     scramble_ledger: "is damaged",
     lambda folder: shutil.rmtree(folder / "models"): "the current model in .* cannot be used",
     change_model: "the current model in .* cannot be used",
-    older_model: "its digest is not the one in the ledger",
+    older_model: "the model.s digest differs from the one in the ledger",
 }
 
 

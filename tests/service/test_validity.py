@@ -84,7 +84,7 @@ def test_a_new_sealing_certificate_is_taken_if_it_is_for_the_same_key(
     make_development_certificates(other, [])  # the same authority, another key
     shutil.copy(other / "server-0-seal.pem", path)
     assert [known.seal_certificate() for _ in range(3)] == [renewed] * 3
-    assert caplog.text.count("has another key than the plan") == 1
+    assert caplog.text.count("does not have the key that the plan names") == 1
     assert known.is_stale
     with pytest.raises(ParameterError, match="not the certificate of the key next to it"):
         Validity(TlsFiles.in_folder(folder, "server-0"), 0)

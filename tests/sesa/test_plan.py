@@ -140,7 +140,7 @@ def test_refuses(change: dict[str, Any], message: str) -> None:
         ({"widths": (Width((2,), 6),)}, "one number per segment"),
         ({"widths": (Width((2, 2), 6),)}, "trains 2 submodels: choose a whole number from 1 to 1"),
         ({"collusion": 1.5}, "not an integer"),
-        ({"wire_version": 2}, "plan has version 2"),
+        ({"wire_version": 2}, "plan has format version 2"),
         ({"suite": "none"}, "suite 'none'"),
     ],
 )

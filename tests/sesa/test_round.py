@@ -332,7 +332,7 @@ def test_a_cohort_may_be_a_part_of_the_clients() -> None:
     plan = make_plan(clients=(4, 4))
     widths = {**widths_of(plan), 99: 0}
     aggregation = OneServer(plan, make_model(plan), widths)
-    with pytest.raises(ParameterError, match="no client 5"):
+    with pytest.raises(ParameterError, match="client 5 has no width"):
         aggregation.open_round(0, [5, 10])
     with pytest.raises(RejectedSubmission, match="has its maximum of 8"):
         aggregation.open_round(0, widths)

@@ -94,7 +94,7 @@ def test_criteo_as_published_needs_no_columns(tmp_path: Path) -> None:
         ("label=click", r"expected label=NAME and fields=NAME\+NAME"),
         ("fields=site", r"expected label=NAME and fields=NAME\+NAME"),
         ("label=click,label=ip,fields=site", "cannot read 'label=ip'"),
-        ("label=click+ip,fields=site", "give one column each"),
+        ("label=click+ip,fields=site", "give only one column for each"),
         ("label=price,fields=site", "other values than 0 and 1"),
         ("label=click,numeric=site", "column site has values that are not numbers"),
         ("label=click,time=ip,fields=site", "'a' in line 2, expected a number or a date"),

@@ -118,7 +118,7 @@ def test_what_cannot_be_exported_is_told_with_the_remedy(
     assert "0.weight of shape (2000, 16)" in refused(capsys, "changes", "--torch", "a.pt")
     (folder / "changes" / "checkpoint" / "index.json").unlink()
     said = refused(capsys, "changes", "--torch", "a.pt")
-    assert "has no checkpoint yet: continue the run with --resume" in said
+    assert "has no checkpoint yet: continue this run with --resume" in said
     assert not (folder / "a.pt").exists()
 
 

@@ -111,7 +111,7 @@ def test_dropouts_stochastic_rounding_and_users_without_samples_are_as_in_the_lo
 @pytest.mark.parametrize(
     ("preset", "changes", "said"),
     [
-        ("din", {"rest": Rest(policy="topk")}, "local.together needs retrieved rows of one length"),
+        ("din", {"rest": Rest(policy="topk")}, "local.together needs rest.policy"),
         ("sasrec", {"recommendation": dataclasses.replace(
             PRESETS["sasrec"].recommendation, dropout=0.5)}, "supports one dropout, before a head"),
     ],

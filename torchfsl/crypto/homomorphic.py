@@ -69,7 +69,9 @@ class Ciphertexts:
         """
         size = scheme.ring.ciphertext_bytes
         if len(data) != count * size:
-            raise DecodeError(f"{len(data)} bytes of ciphertexts, expected {count} of {size}")
+            raise DecodeError(
+                f"got {len(data)} bytes, expected {count * size} bytes of {count} ciphertexts"
+            )
         machine = _machine(scheme)
         parts = []
         with _memory() as memory:

@@ -25,7 +25,10 @@ def matrix(nodes: tuple[int, ...], points: tuple[int, ...]) -> Words:
         ParameterError: nodes that coincide, or a point outside [0, p).
     """
     if len(set(nodes)) != len(nodes) or not nodes:
-        raise ParameterError("interpolation needs one or more distinct nodes: remove duplicates")
+        raise ParameterError(
+            f"got {len(nodes)} nodes, of which {len(set(nodes))} are distinct: pass one or more "
+            "distinct nodes"
+        )
     if not all(0 <= point < field.MODULUS for point in (*nodes, *points)):
         raise ParameterError(
             f"an evaluation point is out of range: choose points from 0 to {field.MODULUS - 1}"

@@ -42,8 +42,8 @@ class PrivateKey:
             private = serialization.load_pem_private_key(pem, None)
         except (ValueError, TypeError):
             raise ParameterError(
-                "expected a private key in PEM without a password, got other bytes: pass the key "
-                "file of torchfsl"
+                "expected a private key in PEM without a password, got other bytes: give a file "
+                "that `torchfsl certs` or openssl made"
             ) from None
         if not isinstance(private, cls.kind):
             raise ParameterError(

@@ -251,10 +251,12 @@ def _check_shape(mine: Mapping[str, torch.Tensor], name: str, value: Any) -> Non
     Raises:
         ParameterError: it has none, or another.
     """
-    if name not in mine or tuple(mine[name].shape) != np.shape(value):
+    shape = tuple(np.shape(value))
+    if name not in mine or tuple(mine[name].shape) != shape:
+        held = f"shape {tuple(mine[name].shape)}" if name in mine else "no tensor of this name"
         raise ParameterError(
-            f"the state has {name} of shape {np.shape(value)}, and the model has no such tensor: "
-            "load the state of servers that run this model's plan"
+            f"the state has {name} of shape {shape}, and the model has {held}: load the state of "
+            "servers that run this model's plan"
         )
 
 

@@ -110,7 +110,7 @@ def _flat_ids(name: str, given: Any) -> torch.Tensor:
     array = torch.Tensor | np.ndarray
     if not isinstance(given, array):
         if not isinstance(given, Iterable) or isinstance(given, str | bytes):
-            refuse(f"rows= for {name}", given, "pass ids, a list, an array or a tensor of integers")
+            refuse(f"rows= for {name}", given, "pass a list, an array or a tensor of row ids")
         given = list(given)
         if given and all(isinstance(part, array) for part in given):
             return torch.cat([_flat_ids(name, part) for part in given])

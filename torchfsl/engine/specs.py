@@ -38,7 +38,9 @@ def segment_specs(
     Raises:
         ParameterError: a budget is missing, or something is given for a segment that is not there.
     """
-    expect_a((bool, type(None)), retrieve, "retrieve", "choose True, False, or None for what fits")
+    expect_a(
+        (bool, type(None)), retrieve, "retrieve", "choose True, False or None (torchfsl decides)"
+    )
     segments = exchange.segment_tensors
     tables = {n: ts for n, ts in segments.items() if n not in (*exchange.parts, BUFFERS)}
     if not tables and retrieve:
@@ -147,8 +149,8 @@ def _by_segment(
             continue
         if missing:
             raise ParameterError(
-                f"rows_per_client lacks {', '.join(missing)}, which shares segment {name!r} with "
-                "other tables in the mapping: add a number of rows for each table of the segment"
+                f"rows_per_client has no number for {', '.join(map(repr, missing))}, and one for "
+                f"other tables of segment {name!r}: add a number for each table of the segment"
             )
         budgets[name] = sum(
             whole_numbers(**{f"rows_per_client of {n}": left.pop(n) for n in names})

@@ -166,6 +166,6 @@ def go_on(
     servers.load_state_dict(checkpoint["servers"])
     if servers.number + 1 >= rounds:
         raise ParameterError(
-            f"rounds is {rounds}, and includes the {servers.number + 1} rounds of resume=: pass "
-            f"rounds={servers.number + 2} or more"
+            f"rounds is {rounds}, the number of all rounds, and resume= has had "
+            f"{servers.number + 1} of them: pass rounds={servers.number + 2} or more"
         )

@@ -174,8 +174,8 @@ class LocalServers:
             )
         if not isinstance(state, Mapping) or {"number", "model", "optimizer"} - {*state}:
             raise ParameterError(
-                "expected the mapping from servers.state_dict(), got another "
-                f"{type(state).__name__}: pass what fed.state_dict() returned to "
+                "servers.load_state_dict() expects the mapping from servers.state_dict(), got "
+                f"another {type(state).__name__}: pass the mapping from fed.state_dict() to "
                 "fed.load_state_dict()"
             )
         noise = state.get("privacy") or {}
@@ -287,8 +287,8 @@ def make_servers(
 
     if protocol not in ("fsl", "plain"):
         raise ParameterError(
-            f"protocol is {protocol!r}: choose 'fsl', all messages of the plan's protocol, or "
-            "'plain', a sum without any protection"
+            f"protocol is {protocol!r}: choose 'fsl' (all messages of the plan's protocol) or "
+            "'plain' (a sum without any protection)"
         )
     if protocol == "plain":
         if isinstance(plan, Plan) and plan.noise_sigma:

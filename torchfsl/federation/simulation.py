@@ -245,10 +245,11 @@ class _Simulation(Generic[Data]):
                 ) from error
             if self.batches is not None or getattr(error, "code", "") == "row-out-of-range":
                 raise
+            cause = f" ({error.__cause__})" if error.__cause__ else ""
             raise ParameterError(
-                "expected a client's data to be a list of batches, ids as torch.int64 first and "
-                f"labels last, got {type(data).__name__} ({error.__cause__ or error}): pass "
-                "batches=, a function that makes such a list (lambda data: [data]), or rows="
+                f"a client's data is of type {type(data).__name__}, expected a list of batches "
+                f"with ids (torch.int64) first and labels last{cause}: pass rows=, or batches=, "
+                "for example lambda data: [data]"
             ) from error
 
     @property
@@ -266,9 +267,9 @@ class _Simulation(Generic[Data]):
         self.refused += len(drawn) - len(chosen)
         if len(chosen) < servers.plan.min_clients <= len(drawn):
             raise ParameterError(
-                f"round {number}: the plan's participation limits allow {len(chosen)} of the "
-                f"{len(drawn)} clients drawn, and min_clients is {servers.plan.min_clients}: pass "
-                "sampler='cyclic', which keeps the limits, with as many clients as calibrate() got",
+                f"round {number}: the participation limits allow {len(chosen)} of {len(drawn)} "
+                f"clients drawn, min_clients is {servers.plan.min_clients}: pass sampler='cyclic', "
+                "and as many clients as you passed to privacy.calibrate",
                 code="participation-limit",
             )
         losses: dict[int, float] = {}

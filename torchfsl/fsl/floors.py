@@ -124,10 +124,11 @@ class ClientPolicy:
             )
         for digest in (*self.plans, *self.authorities, *self.auditors):
             check_hex("a digest or key in the floors", digest, 32)
-        for name, keys in (("auditors", "keys, of the auditors"), ("authorities", "digests,")):
+        for name, keys in (("auditors", "keys"), ("authorities", "digests")):
             if len(getattr(self, name)) not in (0, 2):
                 raise ParameterError(
-                    f"floor {name}: give two {keys} of server 0 and of server 1, or none",
+                    f"floor {name} has {len(getattr(self, name))} {keys}, expected two: that of "
+                    "server 0 first, then that of server 1. Or leave it out",
                     code="invalid-policy",
                 )
 
@@ -242,8 +243,8 @@ class ClientPolicy:
             ):
                 raise ParameterError(
                     f"{where}{segment.num_bins} bins of theta {segment.theta} and a stash of "
-                    f"{segment.stash} are too few for k_max {segment.k_max}: rows would find no "
-                    "bin more often than the cuckoo bound allows",
+                    f"{segment.stash} are too few for k_max {segment.k_max} under the cuckoo "
+                    "bound: make the plan with torchfsl.Federated or fsl.build_plan",
                     code="below-policy",
                 )
 

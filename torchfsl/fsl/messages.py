@@ -202,9 +202,7 @@ def lengths(plan: Plan) -> Mapping[Kind, Length]:
     }
 
 
-_FRAMING: Final = framing.Framing(
-    b"TFSL", WIRE_VERSION, Kind, "two servers", lengths, parties=(0, 1)
-)
+_FRAMING: Final = framing.Framing(b"TFSL", WIRE_VERSION, Kind, "FSL", lengths, parties=(0, 1))
 encode, header = _FRAMING.encode, _FRAMING.header
 decode, decode_header, peek = _FRAMING.decode, _FRAMING.decode_header, _FRAMING.peek
 

@@ -140,13 +140,14 @@ def guarantee(
     limited = plan.max_participations or plan.min_separation > 1
     if (sampled and limited) or (sampled_blocks and plan.noise_taps):
         raise ParameterError(
-            "torchfsl has no proof for samples with participation limits, or for secret blocks "
-            "with noise_taps: leave out sampled=, or calibrate with band=1",
+            "torchfsl cannot prove epsilon for sampled= with participation limits, nor for secret "
+            "blocks with noise_taps: leave out sampled=, or calibrate with band=1",
             code="not-accounted",
         )
     if other_plan is not None and (sampled or sampled_blocks):
         raise ParameterError(
-            "torchfsl has no proof for samples together with another task: leave out other_plan=",
+            "torchfsl cannot prove epsilon for sampled= or secret blocks with other_plan=: leave "
+            "out the sampling, or other_plan= (epsilon is then of this task alone)",
             code="not-accounted",
         )
     blocks = _blocks(plan, sampled) if sampled_blocks else None
@@ -294,7 +295,7 @@ def _wanted(
     slack = rounds * sum(_num_values(plan)) * _ROUNDING_SLACK + spent.slack
     if epsilon <= 4 * slack:
         raise ParameterError(
-            f"no noise reaches epsilon {epsilon} in {rounds} rounds: choose more than "
+            f"no noise reaches epsilon {epsilon} in {rounds} rounds: choose an epsilon above "
             f"{5 * slack:.2g}", code="epsilon-unreachable")  # fmt: skip
     whole = float(accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack)))
     room = whole**-2 - spent.gaussian**-2
@@ -352,8 +353,8 @@ def _checked_rounds(plan: Plan, delta: float, rounds: int) -> int:
         )
     if not is_real(delta) or not 0 < delta < 1 or rounds < 0:
         raise ParameterError(
-            f"delta is {delta!r} and rounds {rounds}: choose a delta in (0, 1) and rounds from 1, "
-            "or 0 for the plan's max_rounds"
+            f"delta is {delta!r} and rounds is {rounds}: choose delta above 0 and below 1, and "
+            "rounds of 1 or more (0 stands for the plan's max_rounds)"
         )
     return rounds or plan.max_rounds
 
@@ -365,7 +366,10 @@ def _sample_of(sampled: object) -> tuple[int, int]:
         reports, clients = whole_numbers(reports=given[0], clients=given[1])
         if 1 <= reports <= clients:
             return reports, clients
-    raise ParameterError(f"sampled is {sampled!r}: pass (n, K), for n of K clients in a round")
+    raise ParameterError(
+        f"sampled is {sampled!r}: pass whole numbers (n, K), for n of K clients in a round, with "
+        "n from 1 to K"
+    )
 
 
 def _sensitivities(plan: Plan) -> tuple[float, float]:

@@ -122,17 +122,17 @@ def finish_round(servers: tuple[Server, Server], *, auditors: tuple[Auditor, ...
     _check_pair(servers)
     if servers[0].plan.audited and [auditor.party for auditor in auditors] != [0, 1]:
         raise ParameterError(
-            "this plan has an audit: pass finish_round(servers, auditors=(Auditor(plan, 0, key), "
-            "Auditor(plan, 1, key)))",
+            "this plan has an audit: call finish_round(servers, auditors=(Auditor(plan, 0, key_0), "
+            "Auditor(plan, 1, key_1))), with the key of each auditor",
             code="audit-conditions",
         )
     with _CLOSING:
         states = [server.state for server in servers]
         if RoundState.OPEN not in states:
-            names = " and ".join(state.value for state in states)
+            names = " and ".join(f"{state.value!r}" for state in states)
             raise ProtocolError(
-                f"there is no open round to finish, and the servers are {names}: call "
-                "begin_round() first, or wait until the other call of finish_round() returns",
+                f"no round is open (states of the two servers: {names}): call begin_round() first, "
+                "or wait until the other call of finish_round() returns",
                 code="no-open-round",
             )
         with abandoned_on_error(*servers):

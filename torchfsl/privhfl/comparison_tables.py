@@ -68,8 +68,8 @@ class Tables:
     def __init__(self, bits: int) -> None:
         if not 8 <= bits <= 63:
             raise ParameterError(
-                f"comparisons have {bits} bits, expected 8 to 63 bits: change weight_frac_bits of "
-                "the ring"
+                f"the ring leaves {bits} bits for comparisons, expected 8 to 63: choose a "
+                f"{'smaller' if bits < 8 else 'larger'} weight_frac_bits"
             )
         self.bits = bits
         self.levels = _levels(bits)
@@ -157,7 +157,9 @@ class Tables:
             for place, table in enumerate(level):
                 index = opened[place]
                 if int(index.max(initial=0)) >> table.index_bits:
-                    raise DecodeError("a masked comparison has bits outside of its table")
+                    raise DecodeError(
+                        "the message is malformed: a masked value is too large for its table"
+                    )
                 for output in range(1 + table.equal):
                     bits.append((table, output, _read(next(views), index)))
         packed = np.packbits(bits[0][2])

@@ -121,7 +121,7 @@ class Pair:
         if context in self._opened:
             raise ProtocolError(
                 f"the masks of this {'version' if what == b'weights' else 'batch'} were already "
-                "used, and a mask is secure only once: use the next number"
+                "used, and a mask is secure only once: begin a new one with a higher number"
             )
         self._opened.add(context)
         return Draws(self._seed, context)

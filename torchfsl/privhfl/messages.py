@@ -55,7 +55,7 @@ _OF_SETUP: Final = frozenset((Kind.WEIGHTS, Kind.READY))
 _IN_STEPS: Final = frozenset((Kind.DEALING, Kind.ANSWER, Kind.SERVE))
 
 _FRAMING: Final[Framing[QueryPlan, Kind]] = Framing(
-    b"TPHF", WIRE_VERSION, Kind, "private querying", layout=_LAYOUT
+    b"TPHF", WIRE_VERSION, Kind, "PrivHFL", layout=_LAYOUT
 )
 
 
@@ -125,7 +125,8 @@ def decode(plan: QueryPlan, data: bytes | memoryview, *expected: Kind) -> Messag
     unused = 0 if kind in _IN_STEPS else step
     if unused or (kind in _OF_SETUP and (iteration or batch)):
         raise DecodeError(
-            f"{kind.name} has the invalid numbers iteration {iteration}, batch {batch}, step {step}"
+            f"{kind.name} has iteration {iteration}, batch {batch} and step {step}, of which at "
+            "least one must be 0 in this kind of message"
         )
     if size != (length := body_bytes(plan, kind, topic)):
         raise DecodeError(

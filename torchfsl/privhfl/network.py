@@ -153,7 +153,9 @@ class _Reader(fx.Interpreter):
         sources = [self.values[a] for a in n.args if isinstance(a, fx.Node)]
         name = getattr(n.target, "__name__", str(n.target))
         if not sources:
-            raise ParameterError(f"the first argument of {name} is not an activation: {_REMEDY}")
+            raise ParameterError(
+                f"the first argument of {name} does not depend on the network's input: {_REMEDY}"
+            )
         if n.op == "call_module":
             return _of_module(self.fetch_attr(str(n.target)), sources[0], shape)
         handler = _FUNCTIONS.get(n.target if callable(n.target) else str(n.target))
@@ -310,7 +312,7 @@ def _flatten(x: _Value, shape: tuple[int, ...]) -> _Value:
 def _add(x: _Value, y: _Value) -> _Value:
     if x.node.shape != y.node.shape or x.node.scale != y.node.scale:
         raise ParameterError(
-            "expected the sum of two activations of one shape, before average pooling: make the "
+            "the network adds activations of different shapes, or after average pooling: make the "
             "shapes equal, and pool after the addition"
         )
     if x.is_wire == y.is_wire:

@@ -124,8 +124,8 @@ def run_float(network: Network, samples: torch.Tensor) -> list[torch.Tensor]:
 def _activations(network: Network, samples: torch.Tensor) -> _Seen:
     if samples.dim() != 1 + len(network.graph.nodes[0].shape) or not len(samples):
         raise ParameterError(
-            f"the samples have shape {tuple(samples.shape)}, expected one or more of "
-            f"{network.graph.nodes[0].shape}: pass samples as [M, C, H, W]"
+            f"the samples have shape {tuple(samples.shape)}, expected one or more samples, each of "
+            f"shape {network.graph.nodes[0].shape}: pass them as [M, C, H, W]"
         )
     values = run_float(network, samples)
     if not all(bool(torch.isfinite(value).all()) for value in values):
@@ -169,8 +169,8 @@ def _scales(
     beside = max((seen.top[i] for i in products), default=0.0)
     if group[last] == group[0] or beside > most:
         raise ParameterError(
-            f"values that the network adds to its input reach {beside:.3g}, but the ring holds at "
-            f"most {most:.3g}: scale the images down, or use a ring of 64 bits"
+            f"a layer adds the network's input to values of up to {beside:.3g}, but the ring holds "
+            f"at most {most:.3g}: scale the images down, or use a ring of 64 bits"
         )
     scale = {g: most / max(value, most * 2.0**-20) for g, value in top.items()}
     scale[group[0]], scale[group[last]] = 1.0, output_scale

@@ -107,7 +107,8 @@ class QueryServer:
         asks = message.kind in (Kind.DEALING, Kind.QUERY)
         if sender != (topic.querying if asks else topic.answering):
             raise RejectedSubmission(
-                f"{message.kind.name} arrived from client {sender}, but is for another client"
+                f"client {sender} sent a {message.kind.name} message that names another client as "
+                "its sender"
             )
         if message.kind == Kind.WEIGHTS:
             return self._take_weights(message)

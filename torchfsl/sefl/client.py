@@ -64,8 +64,8 @@ class Client:
         """
         if plan.is_draft:
             raise ParameterError(
-                "the plan is a draft without the servers' keys: pass the plan that bind() "
-                "completed",
+                "the plan is a draft without the servers' keys: pass the plan that sefl.introduce "
+                "returns",
                 code="draft-plan",
             )
         self.plan, self.aggregator = plan, aggregator
@@ -240,8 +240,9 @@ class ClientRound:
         """
         if self.named not in names:
             raise ProtocolError(
-                f"the aggregator signed for the update of client {self._client.client_id} in "
-                f"round {self._number}, but the sum lacks this update or has another in its place",
+                f"the aggregator signed a receipt for the update of client "
+                f"{self._client.client_id} in round {self._number}, but the sum lacks this update "
+                "or has another: show this to the key holder",
                 code="left-out-of-sum",
             )
 

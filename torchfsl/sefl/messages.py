@@ -85,9 +85,7 @@ def lengths(plan: SeflPlan) -> Mapping[Kind, Length]:
     }
 
 
-_FRAMING: Final = framing.Framing(
-    b"TSEF", WIRE_VERSION, Kind, "an aggregator and a key holder", lengths
-)
+_FRAMING: Final = framing.Framing(b"TSEF", WIRE_VERSION, Kind, "SEFL", lengths)
 decode = _FRAMING.decode
 
 

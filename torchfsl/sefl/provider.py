@@ -73,8 +73,8 @@ class BoundServer:
         """
         if self._plan is None:
             raise ParameterError(
-                "the key holder has only the draft of the plan: call bind() with the completed "
-                "plan",
+                "the key holder has only the draft of the plan: call bind(plan) with the plan that "
+                "has both servers' keys",
                 code="draft-plan",
             )
         return self._plan
@@ -84,8 +84,8 @@ class BoundServer:
         wanted = self._draft.bound_to(*keys)
         if self._plan is not None or plan.is_draft or plan != wanted:
             raise ParameterError(
-                "expected this server's draft with the keys of both servers, got another plan: "
-                "complete the draft of this key holder"
+                "expected the draft of this key holder or aggregator, with both servers' keys, got "
+                "another plan: pass the plan that sefl.introduce returns"
             )
 
 

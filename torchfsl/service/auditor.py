@@ -441,8 +441,8 @@ def audit_file(path: Path, records: Path, key: Path) -> tuple[int, str]:
         raise ParameterError(f"cannot read {error.filename}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ParameterError(
-            f"expected files verdicts/*.json and named/*.key of an auditor in {records} and {key}, "
-            f"got other data: {error}"
+            f"{records} or {key} is not a file of an auditor ({error}): give --records a file "
+            "verdicts/*.json, and --key a file named/*.key"
         ) from None
     try:
         found = judged(replayer, number, private, data)

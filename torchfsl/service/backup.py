@@ -81,7 +81,7 @@ class Backup:
         data = vault.model_file(folder, known).read_bytes()
         model = tasks.decode_model(task, data)
         if model.digest().hex() != known["digest"]:
-            raise DecodeError("its digest is not the one in the ledger")
+            raise DecodeError("the model's digest differs from the one in the ledger")
         plan = dataclasses.replace(
             task.plan, session=_NO_SESSION.hex(), hash_seed=_NO_SEED.hex(), server_keys=()
         )
@@ -131,7 +131,9 @@ class Backup:
             raise DecodeError(f"expected the format {_FORMAT!r} in {path}, got another format")
         version, spent = meta.get("version"), meta.get("spent")
         if type(version) is not int or type(spent) is not int or min(version, spent) < 0:
-            raise DecodeError(f"expected the numbers of rounds in {path}, got other values")
+            raise DecodeError(
+                f"{path} has an invalid version or count of rounds: name another backup file"
+            )
         task, model = tasks.decode_task(values["task"].tobytes())
         return cls(task, model, version, spent)
 

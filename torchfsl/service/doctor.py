@@ -326,8 +326,8 @@ def _plan_seal(settings: ServeSettings) -> str:
         named, own = plan.server_keys[settings.party], checked_seal(settings.tls, settings.party)[0]
         if own.hex() != named:
             raise ParameterError(
-                f"the plan of the task names the sealing key {named}, {path} has {own.hex()}: put "
-                "the key that the plan names and its certificate back, or start another task",
+                f"{path} has the key {own.hex()[:16]}, and the task's plan names the sealing key "
+                f"{named[:16]}: put back the plan's key and its certificate, or start another task",
                 code="wrong-server-key",
             )
     return told

@@ -74,7 +74,8 @@ def free_space(folder: Path) -> tuple[Path, int]:
             pass
     except OSError as error:
         raise ParameterError(
-            f"cannot write in {existing} ({error.strerror}): give it to the user that serves"
+            f"cannot write in {existing} ({error.strerror}): make the user that runs the server "
+            "its owner"
         ) from error
     disk = os.statvfs(existing)
     return existing, disk.f_bavail * disk.f_frsize
@@ -109,8 +110,8 @@ def check_budget(folder: Path) -> str:
     goes_on = opened < plan.max_rounds and "halted" not in stored  # else the noise is wiped
     if plan.noise_taps and kept < ring_bytes(plan) and goes_on:
         raise ParameterError(
-            f"{told}, bytes of past noise {kept:,} of {ring_bytes(plan):,}. Privacy "
-            "holds, later rounds have more noise: find out what removed the file"
+            f"{told}. The files of past noise have {kept:,} of {ring_bytes(plan):,} bytes. Privacy "
+            "holds, but later rounds have more noise: find out what removed these files"
         )
     return f"{told}, bytes of past noise {kept:,}"
 

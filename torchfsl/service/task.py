@@ -45,13 +45,13 @@ class Past:
         """
         clients, places = (values.get(_PAST + name) for name in ("clients", "places"))
         if type(index) is not int or clients is None or places is None:
-            raise DecodeError("expected reports and an index in the task's spent budget")
+            raise DecodeError("the list of the clients' past reports lacks a part")
         kinds = clients.dtype == np.uint64, places.dtype == np.int64
         if not all(kinds) or clients.ndim != 1 or clients.shape != places.shape:
-            raise DecodeError("expected a client and a round per report in the task's spent budget")
+            raise DecodeError("the list of past reports lacks the client or round of a report")
         if index < 0 or (len(places) and not 0 <= places.min() <= places.max() < index):
             raise DecodeError(
-                f"expected reports of rounds below {index} in the task's spent budget"
+                f"the list of past reports has a round outside 0 to {index - 1}, the rounds so far"
             )
         return cls(index, clients, places)
 

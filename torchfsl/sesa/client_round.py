@@ -148,8 +148,8 @@ class ClientRound(AbortsOnError):
         """
         if not self._submitted or self._answered:
             raise ProtocolError(
-                "a client answers the survivors once, after submit(): call submit() first, or "
-                "start the next round"
+                "a client answers the server's list of survivors once, after submit(): call "
+                "submit() first, or start the next round"
             )
         self._answered = True
         own, channels = self._own_share, self._channels

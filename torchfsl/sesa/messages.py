@@ -65,7 +65,7 @@ def lengths(plan: SesaPlan) -> Mapping[Kind, Length]:
     }
 
 
-_FRAMING: Final = framing.Framing(b"TSES", WIRE_VERSION, Kind, "one server", lengths)
+_FRAMING: Final = framing.Framing(b"TSES", WIRE_VERSION, Kind, "SESA", lengths)
 decode = _FRAMING.decode
 
 

@@ -126,7 +126,7 @@ class OneServer(OfCohort["_Participant"]):
         for number in set(numbers) - set(self._all):
             if self._widths and number not in self._widths:
                 raise ParameterError(
-                    f"the task has no client {number}: add a width for this client to widths"
+                    f"client {number} has no width: add this client to widths= of local_servers()"
                 )
             width = self._widths.get(number, 0)
             self._all[number] = Client(self.plan, self._link, client_id=number, width=width)

@@ -28,6 +28,6 @@ def check_block(block: int) -> None:
     """Refuse blocks of no values."""
     if type(block) is not int or block < 1:
         raise ParameterError(
-            f"block is {block!r}: choose a whole number from 1, the values in a block",
+            f"block is {block!r}: choose the number of values per block, 1 or more",
             code="out-of-range",
         )

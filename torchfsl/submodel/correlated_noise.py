@@ -119,6 +119,7 @@ class CorrelatedNoise:
         values >>= self._bits
         if values.size and max(int(values.max()), -int(values.min())) > _LIMIT:
             raise ProtocolError(
-                "the correlated noise does not fit 32 bits: the round ends unopened"
+                "the correlated noise is beyond 32 bits, so the round ends unopened: open another "
+                "round. If this repeats, make a plan with fewer frac_bits"
             )
         self.slots[self.index % band, where] = values

@@ -84,7 +84,7 @@ class Framing(Generic[AnyPlan, Kind]):
         magic: four bytes.
         version: of the wire.
         kinds: of messages, with numbers in [0, 256).
-        between: whose messages these are, for errors.
+        system: that has these messages, for errors.
         lengths: under a plan, of the kinds whose length follows from it.
         parties: numbers that the header may name; senders or addressees.
         layout: of the header, if it is another.
@@ -93,7 +93,7 @@ class Framing(Generic[AnyPlan, Kind]):
     magic: bytes
     version: int
     kinds: type[Kind]
-    between: str
+    system: str
     lengths: Callable[[AnyPlan], Mapping[Kind, Length]] = lambda plan: {}
     parties: Container[int] = (0,)
     layout: struct.Struct = _LAYOUT
@@ -139,7 +139,9 @@ class Framing(Generic[AnyPlan, Kind]):
         magic, version, code, *about, size, digest = self.layout.unpack_from(data)
         if magic != self.magic:
             raise DecodeError(
-                f"the bytes are not a torchfsl message of {self.between}", code="not-a-message"
+                f"expected a message of {self.system}, got other bytes: check which program sent "
+                "them",
+                code="not-a-message",
             )
         if version != self.version:
             raise DecodeError(
@@ -211,8 +213,8 @@ class Framing(Generic[AnyPlan, Kind]):
         code = kind_code(data)
         if code not in set(self.kinds):
             raise DecodeError(
-                f"expected a header of {HEADER_BYTES} bytes with a kind of {self.between}, got "
-                f"{len(data)} bytes and kind {code}",
+                f"expected a header of {HEADER_BYTES} bytes with a message kind of {self.system}, "
+                f"got {len(data)} bytes and kind {code}",
                 code="wrong-kind",
             )
         _, _, _, _, round_number, client, _, _ = self.layout.unpack_from(data)

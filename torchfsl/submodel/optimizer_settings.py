@@ -124,7 +124,8 @@ class OptimizerSettings:
         wanted |= set(optimizer.state())  # of a fresh one: what belongs to no tensor
         if set(moments) != wanted or not names <= set(tensors):
             raise DecodeError(
-                f"expected the state of {self.name} for the model's tensors, got another state",
+                f"the state is not one of the server optimizer {self.name} for this model: load "
+                "the state that belongs to them",
                 code="optimizer-state",
             )
         for name, value in moments.items():
@@ -134,7 +135,8 @@ class OptimizerSettings:
             valid = value.shape == shape and value.dtype == kind and bool(np.isfinite(value).all())
             if not valid or (is_count and not 0 <= value < 1 << 32):
                 raise DecodeError(
-                    f"{name!r} of the server optimizer's state is not valid", code="optimizer-state"
+                    f"{name!r} of the server optimizer's state has a wrong shape, dtype or value",
+                    code="optimizer-state",
                 )
         optimizer.load_state(moments)
         return optimizer

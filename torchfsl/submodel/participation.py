@@ -107,9 +107,8 @@ def limits_of(rounds: int, most: int, apart: int, band: int | None) -> tuple[dic
         return {"max_rounds": rounds}, 1  # servers open no more than are charged
     fits = -(-rounds // apart)
     if most > fits:
-        log.warning("%d rounds have room for %d reports of a client, %d rounds apart: "
-                    "max_participations is lowered to this number",
-                    rounds, fits, apart)  # fmt: skip
+        log.warning("in %d rounds, a client that waits %d rounds between reports can send %d: "
+                    "max_participations is lowered to %d", rounds, apart, fits, fits)  # fmt: skip
     most = min(most or fits, fits)
     return {"max_rounds": rounds, "max_participations": most, "min_separation": apart}, band
 
@@ -125,9 +124,10 @@ def check_clients(plan: SubmodelPlan, rounds: int, count: int, apart: int, clien
         fits, fewer = count * clients // each, min(count * clients // rounds, clients // apart)
         ways = [f"max_clients={fewer}"] if fewer >= plan.min_clients else []
         ways += [f"rounds={fits}"] if apart <= fits < rounds and apart * each <= clients else []
-        ways += ["more clients", "or a higher max_participations with a lower min_separation"]
+        lower = " with a lower min_separation" if apart > 1 else ""
+        ways += ["more clients", f"or a higher max_participations{lower}"]
         raise ParameterError(
-            f"{clients} clients with {count} reports each, {apart} rounds apart, do not fill "
-            f"{rounds} rounds of {each} clients: choose one of {', '.join(ways)}",
+            f"{clients} clients cannot fill {rounds} rounds of {each} with max_participations="
+            f"{count} and min_separation={apart}: choose one of {', '.join(ways)}",
             code="participation-limit",
         )

@@ -284,8 +284,8 @@ def check_suite(plan: SubmodelPlan, version: int, suite: str) -> None:
     stated = vars(plan)["wire_version"], vars(plan)["suite"]
     if stated != (version, suite):
         raise ParameterError(
-            f"the plan has version {stated[0]} and suite {stated[1]!r}, and this torchfsl expects "
-            f"{version} and {suite!r}",
+            f"the plan has format version {stated[0]} and cryptographic suite {stated[1]!r}, "
+            f"expected {version} and {suite!r}: run the same version of torchfsl everywhere",
             code="version",
         )
 
@@ -298,8 +298,8 @@ def check_plain(plan: SubmodelPlan, why: str) -> None:
     """
     if any(s.download != "full" or s.encoding is not None for s in plan.segments):
         raise ParameterError(
-            f"{why}: leave out encodings=, because all segments have one encoding, and download=, "
-            "because clients download the exact model",
+            f"{why}, so all segments have one encoding and clients download the exact model: leave "
+            "out encodings= and download=",
             code="unsupported-plan",
         )
 
@@ -313,9 +313,9 @@ def _check_clients(plan: SubmodelPlan) -> None:
     """Refuse numbers of clients, weights or rounds that contradict each other or the lane."""
     if not 1 <= plan.min_clients <= plan.max_clients:
         raise ParameterError(
-            f"expected 1 <= min_clients <= max_clients, got min_clients={plan.min_clients} and "
-            f"max_clients={plan.max_clients}: choose a larger max_clients, or a smaller "
-            "min_clients (1 opens a single client's update)",
+            f"min_clients is {plan.min_clients} and max_clients is {plan.max_clients}: choose "
+            "min_clients of 1 or more (1 opens a single client's update), and max_clients of at "
+            "least min_clients",
             code="client-limits",
         )
     if plan.lane not in LANES:
@@ -348,11 +348,13 @@ def _check_clients(plan: SubmodelPlan) -> None:
 def _check_noise(plan: SubmodelPlan) -> None:
     """Refuse a norm bound too tight to round to, noise without a meaning, or no headroom."""
     bound, sigma, lane_sigma = plan.l2_bound, plan.noise_sigma, plan.lane_sigma
-    if not (0 <= bound <= MAX_BOUND and all(0 <= s <= MAX_SIGMA for s in (sigma, lane_sigma))):
-        stated = f"l2_bound is {bound}, noise_sigma {sigma} and lane_sigma {lane_sigma}"
-        raise ParameterError(
-            f"{stated}: choose numbers from 0 to {MAX_BOUND}, {MAX_SIGMA} and {MAX_SIGMA}"
-        )
+    for name, value, most in (
+        ("l2_bound", bound, MAX_BOUND),
+        ("noise_sigma", sigma, MAX_SIGMA),
+        ("lane_sigma", lane_sigma, MAX_SIGMA),
+    ):
+        if not 0 <= value <= most:
+            raise ParameterError(f"{name} is {value}: choose a number from 0 to {most}")
     if bound and bound * bound < values_per_client(plan):
         raise ParameterError(
             f"l2_bound is {bound} units of {2.0**-plan.encoding.frac_bits:g}, and rounding "
@@ -395,9 +397,9 @@ def _check_bounds(plan: SubmodelPlan) -> None:
             )
         if own and not least <= own * own <= bound * bound:
             raise ParameterError(
-                f"segment {segment.name!r}: expected an l2_bound from {math.isqrt(least - 1) + 1}, "
-                f"which rounding the values can need, to {bound}, the l2_bound of the plan, got "
-                f"{own}",
+                f"segment {segment.name!r}: l2_bound is {own}: choose at least "
+                f"{math.isqrt(least - 1) + 1}, because rounding alone can give this norm, and at "
+                f"most {bound}, the plan's l2_bound",
                 code="bound-too-small",
             )
 
@@ -437,9 +439,9 @@ def _check_participation(plan: SubmodelPlan) -> None:
         )
     if most < 0 or apart < 1 or (limits and not max(most, apart) <= rounds):
         raise ParameterError(
-            f"max_participations is {most}, min_separation is {apart} and max_rounds is {rounds}: "
-            "choose max_rounds above 0, and the other two from 1 to max_rounds (or "
-            "max_participations=0)",
+            f"max_rounds is {rounds}, max_participations {most}, min_separation {apart}: choose "
+            "max_rounds of 1 or more, max_participations from 0 (no limit) and min_separation "
+            "from 1, both at most max_rounds",
             code="participation-limit",
         )
     if plan.noise_taps:
@@ -485,8 +487,8 @@ def check_unit(segment: Segment, encoding: FixedPoint, l2_bound: int) -> None:
     own = segment.encoding or encoding
     if l2_bound and own.frac_bits != encoding.frac_bits:
         raise ParameterError(
-            f"segment {segment.name!r} has frac_bits={own.frac_bits}, and the plan has "
-            f"frac_bits={encoding.frac_bits}. l2_bound needs one unit: use one frac_bits for all "
-            "segments (clip and, with proofs='none', ring_bits may differ), or no l2_bound",
+            f"segment {segment.name!r} has frac_bits={own.frac_bits} and the plan "
+            f"{encoding.frac_bits}, but under l2_bound all are equal: use one frac_bits (clip may "
+            "differ, ring_bits only with proofs='none'), or no l2_bound",
             code="encodings-differ",
         )

@@ -55,8 +55,10 @@ def expect_state(state: Enum, needed: Enum) -> None:
         ProtocolError: the round is in another one.
     """
     if state is not needed:
+        now = "no round has begun" if state.value == "idle" else f"the round is {state.value}"
+        wants = "no round" if needed.value == "idle" else f"a round that is {needed.value}"
         raise ProtocolError(
-            f"the round is {state.value}, and this step needs a round that is {needed.value}",
+            f"{now}, and this step needs {wants}",
             code="round-open" if state.value == "open" else "wrong-step",
         )
 

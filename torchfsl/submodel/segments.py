@@ -131,26 +131,40 @@ class Segment:
             raise ParameterError(f"{where}: l2_bound is {self.l2_bound!r}: choose 0 or more")
         if not 1 <= self.m <= MAX_POSITIONS:
             raise ParameterError(
-                f"{where}: m is {self.m}, above the limit of {MAX_POSITIONS} positions",
+                f"{where}: m is {self.m}: choose 1 to {MAX_POSITIONS} positions",
                 code="too-many-positions",
             )
         if self.tau < 1 or not 1 <= self.k_max <= self.m:
             raise ParameterError(
-                f"{where}: expected tau >= 1 and 1 <= k_max <= m = {self.m}", code="row-limit"
+                f"{where}: tau is {self.tau} and k_max is {self.k_max}: choose tau of 1 or more, "
+                f"and k_max from 1 to m = {self.m}",
+                code="row-limit",
             )
         if self.m != (len(self.subset) or self.index_space):
-            raise ParameterError(f"{where}: m = {self.m} is not the size of its tensors or subset")
+            raise ParameterError(
+                f"{where}: m is {self.m}, expected {len(self.subset) or self.index_space}, the "
+                f"number of positions in its {'subset' if self.subset else 'tensors'}"
+            )
         self._check_subset(where)
         if len({t.dtype for t in self.tensors}) > 1 and self.policy == "rows":
             raise ParameterError(f"{where}: its tables have several dtypes: use one dtype")
         if self.policy in ("scalars", "dense") and self.tau != 1:
-            raise ParameterError(f"{where}: {self.policy} expects tau = 1: choose blocks for more")
+            raise ParameterError(
+                f"{where}: policy {self.policy!r} has one value per position, got tau = "
+                f"{self.tau}: choose tau = 1, or policy 'blocks'"
+            )
         if type(self.retrieve) is not bool or (self.retrieve and self.policy != "rows"):
-            raise ParameterError(f"{where}: only rows can be retrieved privately")
+            raise ParameterError(
+                f"{where}: retrieve is {self.retrieve!r} with policy {self.policy!r}: choose True "
+                "or False, and True only with policy 'rows'"
+            )
         if type(self.binned) is not bool or (
             self.binned and self.policy not in ("scalars", "blocks")
         ):
-            raise ParameterError(f"{where}: only scalars or blocks can be in public bins")
+            raise ParameterError(
+                f"{where}: binned is {self.binned!r} with policy {self.policy!r}: choose True or "
+                "False, and True only with policy 'scalars' or 'blocks'"
+            )
         if self.download not in DOWNLOADS:
             raise ParameterError(
                 f"{where} has download {self.download!r}: choose one of {DOWNLOADS}",
@@ -164,7 +178,8 @@ class Segment:
             return
         if self.is_dense or set(map(type, self.subset)) != {int}:
             raise ParameterError(
-                f"{where}: expected a subset of whole numbers, and of a segment that is not dense"
+                f"{where}: a subset has whole numbers, and a dense segment has no subset: pass a "
+                "tuple of int, or leave out subset"
             )
         if not 0 <= self.subset[0] <= self.subset[-1] < self.index_space or any(
             low >= high for low, high in itertools.pairwise(self.subset)

@@ -125,10 +125,10 @@ class ServerModel:
         for tensor in (t for s in plan.segments for t in s.tensors):
             value = self.state.get(tensor.name)
             if value is None or value.shape != tensor.shape or value.dtype.name != tensor.dtype:
-                held = "nothing" if value is None else f"{value.dtype.name}{value.shape}"
+                held = "lacks it" if value is None else f"has {value.dtype.name}{value.shape}"
                 raise ParameterError(
                     f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, and the model "
-                    f"has {held}",
+                    f"{held}: pass the state of this plan's model, as fed.server_state() gives it",
                     code="model-does-not-fit",
                 )
 

@@ -88,7 +88,7 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
         space = segment.index_space if segment.subset else segment.m
         if least < 0 or most >= space:
             raise ParameterError(
-                f"{where}: an index lies outside [0, {space})", code="row-out-of-range"
+                f"{where}: an index is outside 0 to {space - 1}", code="row-out-of-range"
             )
         if not increasing:
             raise ParameterError(
@@ -306,8 +306,9 @@ def _check_part(segment: Segment, part: object) -> None:
         )
     if (part.indices is None) != segment.is_dense:
         raise ParameterError(
-            f"{where}: expected indices for a segment with trees, and no indices for a dense "
-            "segment",
+            f"{where} is dense, so all positions are sent: leave out indices"
+            if segment.is_dense
+            else f"{where} is not dense: pass the indices of the values",
             code="invalid-rows",
         )
     if part.indices is not None and not _is_int64(part.indices):

@@ -69,7 +69,7 @@ def load_clicks(path: Path, columns: str) -> Clicks:
     table, without_row = read_table(
         path, texts=texts, numbers=others, names=CRITEO if as_published else None
     )
-    log.info("%s: %d lines with values, %d lines without values", path, len(table), without_row)
+    log.info("%s: %d lines. Left out: %d empty lines", path, len(table), without_row)
     (label,) = roles["label"]
     labels = _labels(table.column(label).to_numpy(), f"{path.name}: column {label}")
     order = np.arange(len(labels))
@@ -132,8 +132,8 @@ def _roles(columns: str, there: Sequence[str], path: Path) -> dict[str, list[str
         raise ValueError(f"columns names {', '.join(missing)}, but {has}")
     if twice := sorted({name for name in found if found.count(name) > 1}):
         raise ValueError(
-            f"columns has {', '.join(twice)} twice, and each column has one role: remove one of "
-            "them"
+            f"columns names {', '.join(twice)} twice, and each column has one role: name each "
+            "column once"
         )
     if "label" not in roles or not (roles.get("fields") or roles.get("numeric")):
         raise ValueError(
@@ -141,7 +141,9 @@ def _roles(columns: str, there: Sequence[str], path: Path) -> dict[str, list[str
             f"numeric=NAME+NAME: {has}"
         )
     if any(len(roles.get(role, [""])) > 1 for role in _ONE):
-        raise ValueError(f"columns is {columns!r}: give one column each for {', '.join(_ONE)}")
+        raise ValueError(
+            f"columns is {columns!r}: give only one column for each of {', '.join(_ONE)}"
+        )
     return {role: roles.get(role, []) for role in (*_ONE, *_MANY)}
 
 

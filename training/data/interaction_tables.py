@@ -239,9 +239,10 @@ def _with_categories(
     kept, of_line = np.unique(lines, return_inverse=True)
     category_of = of_line[first_lines].astype(np.int64)
     if len(torn := np.flatnonzero(category_of[item_of] != of_line)):
-        line = torn[0]
+        line, items = torn[0], ids["item"]
         raise ValueError(
-            f"{path.name}: one item has the categories {names[lines[first_lines[item_of[line]]]]} "
-            f"and {names[lines[line]]}: give each item one category"
+            f"{path.name}: item {items.names[items.of_line[order][line]]} has the categories "
+            f"{names[lines[first_lines[item_of[line]]]]} and {names[lines[line]]}: give each item "
+            "one category"
         )
     return Interactions(sequences, category_of, len(kept))

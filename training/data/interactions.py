@@ -197,7 +197,7 @@ def _attributes(path: Path) -> dict[int, list[int]]:
         raise
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{path}: expected each item once with a list of whole numbers: {error}"
+            f"{path}: expected each item once, with a list of whole numbers ({error})"
         ) from error
 
 
@@ -205,7 +205,7 @@ def _without_repeats(
     pairs: Sequence[tuple[str, Sequence[object]]],
 ) -> Sequence[tuple[str, Sequence[object]]]:
     if not all(isinstance(ids, list) for _, ids in pairs):
-        raise TypeError("an item has no list")
+        raise TypeError("the value of an item is not a list")
     repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     if repeated:
         raise ValueError(f"{repeated[0]!r} appears twice")

@@ -83,7 +83,7 @@ def _table(
             raise DataError(
                 f"writer {name!r} in {source}: expected {SIDE * SIDE} numbers from 0 to 1 and a "
                 f"class from 0 to {classes - 1} per picture, got x of shape {x.shape} and "
-                f"{len(y)} classes in y: leave this writer out"
+                f"{len(y)} labels in y: leave this writer out"
             )
         pixels.append(np.rint(255 * x).astype(np.uint8).reshape(-1, 1, SIDE, SIDE))
         labels.append(y)

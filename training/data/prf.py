@@ -75,7 +75,10 @@ class Stream:
             ValueError: fewer than `count` to choose from.
         """
         if count > population:
-            raise ValueError(f"cannot choose {count} of {population}: choose at most {population}")
+            raise ValueError(
+                f"cannot choose count = {count} from population = {population}: choose a count "
+                f"of at most {population}"
+            )
         return np.sort(self.permutation(population)[:count])
 
     def normal(self, count: int) -> npt.NDArray[np.float64]:

@@ -49,13 +49,15 @@ def own_task(config: Config) -> Task:
         )
     if not isinstance(task.num_clients, int | np.integer):
         raise ConfigError(
-            f"--task {config.task}: num_clients is {task.num_clients!r}: return a whole number"
+            f"--task {config.task}: num_clients is {task.num_clients!r}: set num_clients to a "
+            "whole number"
         )
     for name, value in model.state_dict().items():
         if value.is_floating_point() and value.dtype not in _FLOATS:
             raise ConfigError(
                 f"--task {config.task}: {name} has dtype {value.dtype}, which servers cannot add: "
-                "build the model in float32 with model.float(), and set local.precision"
+                "call model.float() in build_model. To train in bfloat16, set local.precision = "
+                '"bfloat16"'
             )
     if task.retrieves and not _is_budget(task.rows_per_client):
         raise ConfigError(

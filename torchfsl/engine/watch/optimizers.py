@@ -107,7 +107,7 @@ def owner(optimizers: Sequence[Optimizer], weight: nn.Parameter) -> Optimizer:
     for optimizer in optimizers:
         if any(p is weight for group in optimizer.param_groups for p in group["params"]):
             return optimizer
-    raise AssertionError("no optimizer of Federated trains this parameter of the inventory")
+    raise AssertionError("no optimizer of Federated trains this table")
 
 
 def check_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> None:

@@ -54,7 +54,7 @@ class TranscriptKind(IntEnum):
 
 
 _FRAMING: Final[framing.Framing[Plan, TranscriptKind]] = framing.Framing(
-    b"TFSA", VERSION, TranscriptKind, "a server and its auditor", parties=(0, 1)
+    b"TFSA", VERSION, TranscriptKind, "an audit of FSL", parties=(0, 1)
 )
 
 

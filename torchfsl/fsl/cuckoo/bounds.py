@@ -124,7 +124,8 @@ def choose_layout(m: int, k: int, *, stash: int | None = None) -> tuple[int, int
     full_bins = min_bins(k, stash)
     if full_bins is None:
         raise ParameterError(
-            f"k = {k} is above the {MAX_CUCKOO_ITEMS} items of the cuckoo table: split the segment"
+            f"k is {k}, and a cuckoo table holds at most {MAX_CUCKOO_ITEMS} rows of a client: "
+            "split the segment"
         )
     if k <= 3 + stash:
         return None

@@ -54,8 +54,12 @@ def check_coins(plan: Plan, coins: Coins) -> None:
         ParameterError: it is another one, or the coins are none.
     """
     if len(coins) != 2 or any(len(coin) != COIN_BYTES for coin in coins):
-        raise ParameterError(f"expected two coins of {COIN_BYTES} bytes for a hash seed")
+        raise ParameterError(
+            f"expected the randomness of two servers, each {COIN_BYTES} bytes, for a hash seed"
+        )
     if with_coins(plan, coins).hash_seed != plan.hash_seed:
         raise ParameterError(
-            "hash_seed does not match the coins of the two servers", code="wrong-hash-seed"
+            "hash_seed was not made with the randomness of these two servers: start the task again "
+            "with Coordinator.start or Owner.bind",
+            code="wrong-hash-seed",
         )

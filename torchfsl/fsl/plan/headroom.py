@@ -44,9 +44,9 @@ def with_headroom(plan: Plan, *, advises: bool = True) -> Plan:
         if statement.norm and rows * (weight * bound) ** 2 > room**2:
             least = segment.k_max * segment.tau if segment.l2_bound else values_per_client(plan)
             raise ParameterError(
-                f"segment {segment.name!r}: the sum of {plan.max_clients} clients with proven "
-                f"norms could reach {math.isqrt(rows * (weight * bound) ** 2)}, and the ring has "
-                f"room for {room} besides the noise: "
+                f"segment {segment.name!r}: the sum of {plan.max_clients} reports can reach "
+                f"{math.isqrt(rows * (weight * bound) ** 2)}, but the ring holds at most {room}"
+                + f"{' with the noise' if plan.noise_sigma else ''}: "
                 + (_remedies(plan, segment, rows, room, least) if advises else ""),
                 code="ring-overflow",
             )
@@ -73,10 +73,10 @@ def _remedies(plan: Plan, segment: TreeSegment, rows: int, room: int, least: int
     most = math.isqrt(room**2 // (rows * weight**2))
     if most * most >= least:
         name = f"an l2_bounds[{segment.name!r}]" if segment.l2_bound else "an l2_bound"
-        noise = "" if plan.noise_sigma else f" ({most * 7 // 8} where noise is to follow)"
+        noise = "" if plan.noise_sigma else f" ({most * 7 // 8} if you add noise later)"
         ways.append(f"{name} of at most {most}{noise}")
     less = "'lanes' or 'none'" if room and plan.lane != "none" else "'none'"
-    return f"use {', '.join(ways)}, or proofs={less}"
+    return f"choose one of {', '.join(ways)}, or proofs={less}"
 
 
 def encodings_that_pass(plan: Plan, check: Callable[[Plan], object]) -> list[str]:

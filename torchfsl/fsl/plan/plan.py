@@ -99,12 +99,14 @@ class Plan(SubmodelPlan):
         if self.wire_version != WIRE_VERSION:
             raise ParameterError(
                 f"the plan has wire version {self.wire_version}, expected {WIRE_VERSION}: upgrade "
-                f"{'this side' if self.wire_version > WIRE_VERSION else 'the peer'}",
+                f"torchfsl {'here' if self.wire_version > WIRE_VERSION else 'where it was made'}",
                 code="version",
             )
         if self.suite != SUITE:
             raise ParameterError(
-                f"suite is {self.suite!r}, expected {SUITE!r}", code="unknown-suite"
+                f"the plan has the cryptographic suite {self.suite!r}, expected {SUITE!r}: make "
+                "the plan with this version of torchfsl",
+                code="unknown-suite",
             )
         check_hex("hash_seed", self.hash_seed, DIGEST_BYTES)
         expect_ints({"max_epochs": self.max_epochs}, ("max_epochs",))
@@ -357,8 +359,8 @@ def _check_audit(plan: Plan) -> None:
         return
     if not plan.audited or (len(plan.audit_keys), len(plan.auditors), len(set(keys))) != (2, 2, 4):
         raise ParameterError(
-            "expected two audit_keys and two auditors, four different keys, with audit='open', "
-            "and none with audit='none'",
+            "audit='open' needs two keys in audit_keys and two in auditors, all four different: "
+            "pass them, or leave out both with audit='none'",
             code="audit-conditions",
         )
     for key in keys:

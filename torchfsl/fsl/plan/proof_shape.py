@@ -26,9 +26,9 @@ def num_carries(magnitudes: int, ring_bits: int) -> int:
             return carries
     most = _most_magnitudes(ring_bits)
     raise ParameterError(
-        f"the values of a report can reach {magnitudes} together, and proofs in a ring of "
-        f"{ring_bits} bits allow {most}: use more ring_bits (48 at most), or fewer frac_bits and "
-        f"an l2_bound or max_weight {ceil_div(magnitudes, most)} times smaller"
+        f"the values of a report can add up to {magnitudes}, and proofs allow {most} with "
+        f"ring_bits={ring_bits}: choose more ring_bits (up to 48), or an l2_bound (with fewer "
+        f"frac_bits) or max_weight {ceil_div(magnitudes, most)} times smaller"
     )
 
 

@@ -187,7 +187,8 @@ class AuditedRound:
         """
         if not self.is_signed(1 - self.party, said):
             raise ProtocolError(
-                "the peer did not sign this server's record of the round: nothing is opened",
+                "the other server signed a record of the round that differs from this server's, so "
+                "nothing is opened",
                 code="bad-signature",
             )
         self.peer_commit = said
@@ -206,8 +207,8 @@ class AuditedRound:
         parts = self.pass_parts(party, commitment)
         if not is_signed(key, signature, kdf.LABEL_PASS, *parts):
             raise ProtocolError(
-                f"the auditor of server {party} did not sign a pass for this round: nothing is "
-                "opened",
+                f"the auditor of server {party} did not sign its approval of this round, so "
+                "nothing is opened: see the log of this auditor",
                 code="bad-signature",
             )
 

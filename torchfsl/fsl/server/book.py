@@ -148,10 +148,10 @@ class ReportBook:
         self._check_open()
         report = self._reports.get(client)
         if report is None or report.rejected or client % 2 != self._party:
-            raise RejectedSubmission(f"client {client} has nothing to be relayed")
+            raise RejectedSubmission(f"this server has no message of client {client} to relay")
         public = report.trees.public if kind is Kind.TREES_RELAY else report.public
         if public is None:
-            raise RejectedSubmission(f"client {client} has nothing to be relayed")
+            raise RejectedSubmission(f"this server has no message of client {client} to relay")
         body: TreesRelay | ReportRelay
         if kind is Kind.TREES_RELAY:
             body = TreesRelay(report.trees.nonce, (public,))
@@ -286,8 +286,7 @@ class ReportBook:
         if message.round_number != self.round_number:
             raise RejectedSubmission(
                 f"the message is for round {message.round_number}, and the open round is "
-                f"{self.round_number}: pass the number of the open round, or no number if the "
-                "client can ask for the number",
+                f"{self.round_number}: pass the number of the open round",
                 code="wrong-round",
             )
         if message.party != self._party:

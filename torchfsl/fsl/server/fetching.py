@@ -127,7 +127,9 @@ class Fetches:
         """
         fetch = self._complete(client)
         if (kind is Kind.FETCH_MODEL) != (client % 2 == self._party):
-            raise RejectedSubmission(f"{kind.name}: ask the other server")
+            raise RejectedSubmission(
+                f"for client {client}, the other server answers {kind.name}: send it there"
+            )
         del self._under_way[client]
         if self._model is None:
             clear, rows = model.clear_bytes(self._plan), model.row_bytes(self._plan)
@@ -155,7 +157,8 @@ class Fetches:
         tag = context.upload_tag(seed, self._party, commitment)
         if not kdf.digests_equal(tag, body.tag):
             raise ProtocolError(
-                "the fetch was altered on the way to this server: the tag does not match",
+                "the fetch was altered on the way to this server, because its tag is wrong: fetch "
+                "again",
                 code="altered-message",
             )
         return _Fetch(context, seed, commitment, public)
@@ -164,7 +167,8 @@ class Fetches:
         fetch = self._under_way.get(client)
         if fetch is None or fetch.public is not None:
             raise RejectedSubmission(
-                f"this server has no commitment of client {client} to a fetch", code="no-fetch"
+                f"this server has no commitment of client {client} to this fetch: fetch again",
+                code="no-fetch",
             )
         computed = fetch.context.fetch_commitment(*body.public)
         fits = kdf.digests_equal(computed, fetch.commitment)

@@ -71,8 +71,8 @@ class Norms:
             if norm > most:
                 names, times = ", ".join(s.name for s in segments), math.sqrt(norm / most)
                 raise ProtocolError(
-                    f"{LIED}: {names} have {times:.3g} times the norm that {num_clients} proven "
-                    "reports make up. Nothing is applied, and the task halts: start a new one "
-                    "(see the page 'Incidents')",
+                    f"{LIED}: the aggregate of {names} has {times:.3g} times the largest norm of "
+                    f"{num_clients} proven reports. Nothing is applied, the task halts: see the "
+                    "page 'Incidents'",
                     code="sum-beyond-bound",
                 )

@@ -103,7 +103,8 @@ class Opening:
         }
         for client, report in self.accepted.items():
             if client not in passed:
-                log.warning("round %d: client %d failed verification", report.round_number, client)
+                log.warning("round %d: the report of client %d fails its check, and is not in the "
+                            "sum", report.round_number, client)  # fmt: skip
                 report.rejected = report.failed = True
         self._accept(passed)
 
@@ -235,9 +236,9 @@ def decode_shares(plan: Plan, first: Buffer, second: Buffer, clients: tuple[int,
     sum_bound.keep(plan, opened)
     if opened.scaled:
         log.warning(
-            "the sum of honest reports cannot be so large, so both servers scaled it down, by %s: "
-            "look for clients that send false reports",
-            ", ".join(f"{left:.3g} in {name}" for name, left in opened.scaled.items()),
+            "the aggregate is larger than honest reports can make it, so both servers multiplied "
+            "it (%s): look for clients that send false reports",
+            ", ".join(f"segment {name} by {left:.3g}" for name, left in opened.scaled.items()),
         )
     return opened
 
@@ -299,7 +300,7 @@ def _with_dense(
         _count(opened, segment.name, *(int(np.count_nonzero(x)) for x in (wrong, far & ~wrong)))
         opened.sums[segment.name] = values
     if clamped:
-        log.warning("the total weight was out of range: it is %d now", weight)
+        log.warning("the sum of the reports' weights was out of range, so servers use %d", weight)
     return dataclasses.replace(opened, total_weight=weight, weight_clamped=clamped)
 
 
@@ -314,11 +315,15 @@ def _added(
 
 def _count(opened: Opened, name: str, num_wrong: int, num_cut: int) -> None:
     """Note how many positions of a segment were out of range, if any were."""
-    told = (opened.zeroed, num_wrong, "are zero"), (opened.cut, num_cut, "were cut to its end")
+    told = (
+        (opened.zeroed, num_wrong, "are zero now"),
+        (opened.cut, num_cut, "were cut to the end of this range"),
+    )
     for counts, count, what in told:
         if count:
             counts[name] = count
-            log.warning("segment %s: %d positions were out of range and %s", name, count, what)
+            log.warning("segment %s: the sums of %d positions were outside the range of honest "
+                        "reports, and %s", name, count, what)  # fmt: skip
 
 
 def _in_index_space(segment: TreeSegment, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -171,8 +171,8 @@ class RunningSums:
         except OSError as error:
             if not self._told:
                 log.warning(
-                    "the server cannot keep sums over leaves, so rounds take longer and results "
-                    "stay equal: %s",
+                    "the server has no room for intermediate sums (%s), so rounds take longer. "
+                    "Results do not change.",
                     error,
                 )
             self._told = True  # once a round is enough

@@ -102,7 +102,7 @@ def check_parts(party: object, plan: object, model: object) -> None:
         ServerModel,
         model,
         "model",
-        "pass ServerModel(state), of fed.server_state(), a copy for each server",
+        "pass ServerModel(fed.server_state()), made once for each server",
     )
 
 

@@ -64,10 +64,16 @@ class Call:
             )
         number, servers = record.get("round"), record.get("servers")
         if type(number) is not int or number < _EVALUATES or not isinstance(servers, str):
-            raise DecodeError("the torchfsl record of the Message lacks the round or the servers")
+            raise DecodeError(
+                "the Message lacks the round or the servers of torchfsl: run the same version of "
+                "torchfsl in the ServerApp and in all ClientApps"
+            )
         urls = tuple(servers.split(",")) if servers else ()
         if len(urls) not in (0, 2):
-            raise DecodeError(f"the Message has {len(urls)} server addresses, expected 2")
+            raise DecodeError(
+                f"the Message has {len(urls)} server addresses, expected 2: run the same version "
+                "of torchfsl in the ServerApp and in all ClientApps"
+            )
         return cls(number, urls)
 
     @property

@@ -129,8 +129,8 @@ def _local_servers(run_id: int) -> Iterator[LoopbackServers]:
     try:
         if not is_private(folder):
             raise ParameterError(
-                f"{folder} is not private to this user: find out who created this folder, and run "
-                "again"
+                f"another user owns {folder} or may read it: find out who made this folder, "
+                "remove it, and run again"
             )
         with LoopbackServers(folder, clients=0) as servers:
             servers.start()

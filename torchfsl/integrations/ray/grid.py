@@ -82,7 +82,7 @@ class InProcessGrid:
             return lost
         if self.fault(shard, method, "before"):
             self.kill(shard)
-            return ShardLost(f"shard {shard} ended before {method}")
+            return ShardLost(f"the process of shard {shard} ended before its step {method}()")
         result = getattr(self.shards[shard], method)(*arguments)
         if self.fault(shard, method, "after"):
             self.kill(shard)
@@ -167,9 +167,9 @@ class Shards:
             try:
                 return self.grid.get(self.grid.send(shard, method, *arguments))
             except ShardLost as error:
-                log.warning("the cluster lost shard %d in %s: %s", shard, method, error)
+                log.warning("the cluster lost shard %d in %s(): %s", shard, method, error)
         raise EngineLost(
-            f"the cluster lost shard {shard} {ATTEMPTS} times in {method}: see the logs of Ray"
+            f"the cluster lost shard {shard} {ATTEMPTS} times in {method}(): see the logs of Ray"
         )
 
     def got(self, sent: object) -> Any:

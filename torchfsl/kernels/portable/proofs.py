@@ -121,7 +121,7 @@ def carry_sums(key: bytes, states: Bytes, hints: Bytes, party: int) -> tuple[Who
     """
     slots = hints.shape[1] // CARRY_BYTES
     if hints.shape[1] % CARRY_BYTES or not slots or (slots > 1 and slots % 2):
-        raise ValueError("hints must hold one whole value of 7 bytes, or an even number of them")
+        raise ValueError("hints must hold one value of 7 bytes, or an even number of such values")
     carried = np.zeros((states.shape[1], slots), dtype=np.int64)
     sums = np.zeros((len(states), slots, 2), dtype=np.int64)
     for tree, leaves in enumerate(states):
@@ -170,7 +170,7 @@ def square_sums(values: Words, root: Words, num_threads: int = 1) -> Words:
     """
     order = len(values)
     if values.ndim != 3 or values.shape[2] != 2 or root.shape != (2,):
-        raise ValueError("values are [P, L, 2] and a root [2]")
+        raise ValueError("values must be of shape [P, L, 2], and root of shape [2]")
     if order < 2 or order & (order - 1) or order >> 24:
         raise ValueError("the number of points must be a power of two from 2 to 2**23")
     numbers = integers(values)
@@ -215,7 +215,7 @@ def query_proof(
         ValueError: other shapes, or an element that is not below p.
     """
     if proof.ndim != 2 or proof.shape[1:] != (2,) or not 0 < num_wires < len(proof):
-        raise ValueError("a proof has a seed a wire, and coefficients, of two words each")
+        raise ValueError("a proof has one seed per wire, then coefficients, each of two words")
     if order < 1 or order & (order - 1) or order >> 24:
         raise ValueError("the number of points must be a power of two up to 2**23")
     num_rows = len(parts[0]) if parts else 0
@@ -226,7 +226,7 @@ def query_proof(
     if num_rows + len(tail) >= order:
         raise ValueError("rows of parts and tail must be fewer than the order")
     if scales.shape != (len(parts), 2) or root.shape != (2,) or point.shape != (2,):
-        raise ValueError("scales are [parts, 2], root and point [2]")
+        raise ValueError("scales must be of shape [parts, 2], root and point of shape [2]")
     given = [integers(words) for words in (proof, scales, tail, root[None], point[None])]
     if any(numbers.size and numbers.max() >= MODULUS for numbers in given):
         raise ValueError("a field element must be below the modulus")
@@ -261,7 +261,7 @@ def field_transform(values: Words, root: Words) -> Words:
     """
     order = len(values)
     if values.shape != (order, 2) or root.shape != (2,):
-        raise ValueError("values are [n, 2] and a root [2]")
+        raise ValueError("values must be of shape [n, 2], and root of shape [2]")
     if not order or order & (order - 1) or order >> 24:
         raise ValueError("the number of points must be a power of two up to 2**23")
     numbers, own = integers(values), int(integers(root[None])[0])

@@ -106,7 +106,9 @@ def client_numbers(text: str) -> list[int]:
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal():
-            raise ParameterError(f"--clients is {text!r}: write numbers and ranges, as 0-99,200")
+            raise ParameterError(
+                f"--clients is {text!r}: write numbers and ranges with commas between, as 0-9,20,31"
+            )
         if int(last or first) < int(first):
             raise ParameterError(
                 f"--clients is {text!r}, where {part} ends below its start: write {last}-{first}"

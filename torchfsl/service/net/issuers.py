@@ -171,6 +171,9 @@ def _listed(entry: Any, path: Path) -> Listed:
     numbers = entry["numbers"] if isinstance(entry["numbers"], list) else []
     pairs = [p for p in numbers if isinstance(p, list) and [type(n) for n in p] == [int, int]]
     if not pairs or len(pairs) != len(numbers) or any(not 0 <= a <= b for a, b in pairs):
-        raise ParameterError(f"numbers of {name} in {path}: give ranges, as [[1000, 1999]]")
+        raise ParameterError(
+            f"the setting numbers of {name} in {path} is not a list of ranges of client numbers: "
+            "write for example [[1000, 1999]]"
+        )
     ranges = tuple(range(first, last + 1) for first, last in pairs)
     return Listed(name, bytes.fromhex(key), ranges, float(share), counts)

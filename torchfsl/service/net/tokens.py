@@ -239,8 +239,8 @@ class Issuer:
             private = None
         if not isinstance(private, Ed25519PrivateKey):
             raise ParameterError(
-                "expected an Ed25519 key in PEM: run `torchfsl admit --new A-B --key FILE --issuer "
-                "NAME` to make one"
+                "expected an Ed25519 key in PEM, got other bytes: `torchfsl admit --new 1000-1999 "
+                "--key FILE --issuer NAME` makes one, for clients 1000 to 1999"
             )
         self.name, self._key = check_name(name), private
 

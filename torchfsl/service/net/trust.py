@@ -275,11 +275,11 @@ class Validity:
         certified = self._files.authorities().seal_key(self._party, seal)
         if (key.public, certified) != (self._key, self._key):
             raise ParameterError(
-                f"{path} or the key file next to it has another key than the plan: put back the "
-                "key file of the plan, with a certificate of that key"
+                f"{path} or the key file next to it does not have the key that the plan names: put "
+                "back the key file with that key, and a certificate of that key"
             )
         self._seal = seal
-        _own_log.info("read again %s", path)
+        _own_log.info("the server has read %s again", path)
 
     def _read(self) -> dict[Path, float]:
         """When each file runs out; logs once that a renewed certificate is used."""

@@ -171,7 +171,7 @@ class AuditDesk:
         try:
             await self.passed(number)
         except ProtocolError as error:
-            log.warning("round %d is not opened: %s", number, error)
+            log.warning("round %d ends without an aggregate: %s", number, error)
 
     async def _wait(self, number: int, what: str) -> None:
         station = self._station
@@ -233,8 +233,8 @@ class AuditDesk:
         shown = record, said.commitment
         if held in (None, shown):
             raise ProtocolError(
-                f"round {number}: expected a commitment of server {peer} that differs from the "
-                "stored one",
+                f"round {number}: this commitment of server {peer} is the stored one, so it proves "
+                "nothing: send one that differs",
                 code="wrong-step",
             )
         parts = named_parts(node.plan, number, peer, shown, *TWICE)

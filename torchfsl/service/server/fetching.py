@@ -129,7 +129,9 @@ class FetchDesk:
                 await self._committed.wait_for(lambda: client in self._relayed)
                 return self._relayed[client]
         except TimeoutError:
-            raise RejectedSubmission(f"client {client} has not committed to a fetch") from None
+            raise RejectedSubmission(
+                f"the commitment of client {client} to this fetch did not arrive: fetch again"
+            ) from None
 
     @contextlib.asynccontextmanager
     async def _one_of(self, client: int) -> AsyncIterator[None]:

@@ -199,7 +199,7 @@ class _OtherServer:
         fields = await stream.request(round=int, reason=str)
         if not isinstance(self._side, Follower):
             raise ProtocolError(
-                "server 0 leads the rounds: server 1 cannot end a round there",
+                "expected a request of server 0, which leads the rounds, got one of server 1",
                 code="not-the-leader",
             )
         await self._side.end_before(fields["round"] + 1, fields["reason"])

@@ -218,7 +218,7 @@ class Node:
             self.count(number, Kind.AUDIT_PASS)
         elif self.storage.audits.record(self.plan, number).get("audit_pass") != theirs.hex():
             raise ProtocolError(
-                f"round {number}: expected the stored pass of the auditor, got another pass",
+                f"round {number}: the auditor's approval differs from the one that is stored here",
                 code="wrong-step",
             )
 
@@ -448,7 +448,7 @@ class Node:
             try:
                 self._count(number, kind, theirs)
             except ProtocolError as error:
-                log.warning("round ended in recovery", extra={"reason": str(error)})
+                log.warning("the restarted server ends the round", extra={"reason": str(error)})
                 return
             except DecodeError as error:
                 raise LedgerError(f"the stored {kind.name} is damaged: {REMEDY}") from error

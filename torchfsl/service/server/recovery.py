@@ -108,7 +108,7 @@ def stored_model(storage: Storage, task: Task) -> ServerModel:
         version = storage.model_version
         model = decode_model(task, storage.model_bytes())
         if model.digest().hex() != version["digest"]:
-            raise DecodeError("its digest is not the one in the ledger")
+            raise DecodeError("the model's digest differs from the one in the ledger")
     except (DecodeError, ProtocolError, FileNotFoundError, KeyError, ValueError) as error:
         raise LedgerError(
             f"the current model in {storage.folder / 'models'} cannot be used ({error}): {REMEDY}"

@@ -339,4 +339,4 @@ class Follower:
         self._counting.discard(task)
         self._station.failures.watch(task)
         if not task.cancelled() and isinstance(task.exception(), Error):
-            _follower_log.warning("a step failed: %s", task.exception())
+            _follower_log.warning("a step of the round failed: %s", task.exception())

@@ -107,8 +107,8 @@ class Storage:
         witness = counter_path(folder, witness)
         if folder.resolve() in witness.resolve().parents:
             raise ParameterError(
-                f"the rollback counter {witness} lies in the state folder, with which it would be "
-                "copied back: name a file outside with `--witness FILE`"
+                f"the rollback counter {witness} lies in the state folder, so an old copy of this "
+                "folder also has the old counter: name a file outside with `--witness FILE`"
             )
         testify(self.ledger, Witness(witness))
         self.halted = (self.ledger.setting("halted") or b"").decode()
@@ -182,8 +182,8 @@ class Storage:
         used = f"used/{task.plan.digest.hex()}"
         if self.ledger.setting(used) is not None:
             raise ProtocolError(
-                "this server has run this plan before, and its rounds cannot run again: make a new "
-                "task with `Owner.bind`",
+                "this server has run this plan before, and its rounds cannot run again: start a "
+                "new task with Coordinator.start or Owner.bind",
                 code="plan-used",
             )
         if not replace or not self.settings.may_replace:

@@ -367,7 +367,7 @@ class WebDoor:
                 stamp = self._now()
                 if stamp != self._stamp:
                     self._stamp, self._context = stamp, self._settings.context()
-                    log.info("read again %s", self._settings.certificate)
+                    log.info("the server has read %s again", self._settings.certificate)
             except (Error, OSError) as error:
                 log.error("the certificate of the HTTPS door stays as it was: %s", error)
         connection.context = self._context

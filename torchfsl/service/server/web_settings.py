@@ -47,8 +47,8 @@ class WebSettings:
         known = {*_NAMES, "origins"}
         if not isinstance(values, Mapping) or not set(_NAMES) <= set(values) <= known:
             raise ParameterError(
-                f"expected the settings {', '.join(_NAMES)} in [web], and origins if pages in "
-                "browsers call: remove others"
+                f"[web] needs the settings {', '.join(_NAMES)}, and origins if web pages call this "
+                "server: add what is missing, remove other settings"
             )
         for name in _NAMES:
             if type(values[name]) is not str:

@@ -52,8 +52,8 @@ class CoinBook:
         if template.hex() not in tosses:
             if len(tosses) >= COINS_A_DAY:
                 raise ProtocolError(
-                    f"this server makes at most {COINS_A_DAY} coins for hash seeds per day, which "
-                    "are used up: try again tomorrow",
+                    f"this server has started {COINS_A_DAY} tasks within a day, the most that it "
+                    "allows: try again tomorrow",
                     code="too-many-coins",
                 )
             tosses[template.hex()] = _Toss(time.time(), random_bytes(COIN_BYTES).hex())
@@ -71,13 +71,14 @@ class CoinBook:
         toss = tosses.get(template.hex())
         if toss is None:
             raise ProtocolError(
-                "this server has no coin for this template, or has deleted the coin: call "
-                "`Owner.bind` again",
+                "this server has no randomness for this plan, or deleted it after a day: call "
+                "task.start(fed) again",
                 code="unknown-coin",
             )
         if toss.peer not in ("", peer.hex()):
             raise ProtocolError(
-                "the other server has committed to another coin for this template",
+                "the other server has already committed to other randomness for this plan: call "
+                "task.start(fed) again",
                 code="wrong-hash-seed",
             )
         tosses[template.hex()] = _Toss(toss.tossed_at, toss.coin, peer.hex())
@@ -96,13 +97,15 @@ class CoinBook:
         theirs = coin.commitment(template, 1 - self._party, coins[1 - self._party])
         if toss is None or not kdf.digests_equal(bytes.fromhex(toss.coin), coins[self._party]):
             raise ParameterError(
-                "hash_seed: expected this server's coin for the plan, got another coin or one that "
-                "has expired",
+                "hash_seed was not made with this server's randomness for this plan, or is older "
+                "than a day: call task.start(fed) again",
                 code="wrong-hash-seed",
             )
         if not kdf.digests_equal(bytes.fromhex(toss.peer), theirs):
             raise ParameterError(
-                "hash_seed: the other server has committed to another coin", code="wrong-hash-seed"
+                "hash_seed was not made with the other server's randomness for this plan: call "
+                "task.start(fed) again",
+                code="wrong-hash-seed",
             )
 
     def _tosses(self) -> dict[str, _Toss]:

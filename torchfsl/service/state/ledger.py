@@ -363,9 +363,8 @@ def check_progress(
             )
     elif seen is None:
         raise LedgerError(
-            f"the state in {folder} has no rollback counter in {counter}, so it may be an old "
-            "copy: start the server on the folder whose counter is there, or move that one "
-            f"here, {REMEDY}"
+            f"the state in {folder} may be an old copy, because its rollback counter is not in "
+            f"{counter}: move the counter to this path if you moved the state, or {REMEDY}"
         )
     elif seen.identity != identity:
         raise LedgerError(f"{counter} is the rollback counter of another state: {REMEDY}")

@@ -21,7 +21,7 @@ import numpy as np
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.noise import noise_values, ring_bytes
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.service.state.ledger import Ledger, LedgerError
+from torchfsl.service.state.ledger import REMEDY, Ledger, LedgerError
 from torchfsl.submodel.correlated_noise import NO_ROUND, CorrelatedNoise
 
 log = logging.getLogger("torchfsl.service.noise")
@@ -122,7 +122,9 @@ class NoiseRing:
                     f"expected noise slots below {len(self.slots)}, got {sorted(named)}"
                 )
         except (AttributeError, TypeError, ValueError) as error:
-            raise LedgerError(f"the entry on noise is damaged: {error}") from error
+            raise LedgerError(
+                f"the stored list of past noise is damaged ({error}): {REMEDY}"
+            ) from error
         return named
 
     def _digest(self, slot: int) -> str:
