@@ -217,8 +217,8 @@ def in_blocks(whole: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor
         if value is None or value.shape != wanted.shape:
             found = "no such tensor" if value is None else f"shape {tuple(value.shape)}"
             raise ValueError(
-                f"{name} needs a tensor of shape {tuple(wanted.shape)}, and the other model has "
-                f"{found}: pass a model with blocks of 1 and otherwise equal sizes"
+                f"{name} needs a tensor of shape {tuple(wanted.shape)}, and the model to start "
+                f"from has {found}: start from a model with blocks of 1 and otherwise equal sizes"
             )
         state[name] = value
     return state

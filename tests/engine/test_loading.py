@@ -173,7 +173,7 @@ def test_a_failed_block_is_told_that_a_report_of_dummies_went_out() -> None:
     assert "participated in round 0 and can participate again in the next round" in note
     assert "A second fed.round() in this round removes the report." in note
     with (
-        pytest.raises(RejectedSubmission, match="may participate again in the next round"),
+        pytest.raises(RejectedSubmission, match="let this one participate in the next round"),
         Round(hooks, client, rows=rows),
     ):
         raise AssertionError("the block must not run")

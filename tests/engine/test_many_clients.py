@@ -237,7 +237,7 @@ def test_an_update_that_could_not_be_sent_and_never_was_is_named() -> None:
     with pytest.raises(ParameterError, match=r"weight is 0\.5"), rnd:
         work(rnd)
     with pytest.warns(
-        UserWarning, match=r"client 0 could not send its update of round 0, .*call retry\(\)"
+        UserWarning, match=r"the update of client 0 in round 0 is lost, .*call rnd\.retry\(\)"
     ):
         del rnd
 

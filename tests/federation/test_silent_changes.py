@@ -168,7 +168,7 @@ def test_a_report_that_a_second_start_removes_is_not_compared() -> None:
             with fed.round(servers, client, batches=DATA[client]):
                 train(DATA[client])
         with (
-            pytest.raises(RejectedSubmission, match="a second start takes it out of the round"),
+            pytest.raises(RejectedSubmission, match="so it is out of the round"),
             fed.round(servers, 0, batches=DATA[0]),
         ):
             pass

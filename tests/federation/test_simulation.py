@@ -332,7 +332,7 @@ def test_data_in_another_form_is_named_with_both_remedies() -> None:
     _, fed, train = setup()
     table: Any = {"user": torch.tensor([1]), "item": torch.tensor([2])}
     for data, kind in ((table, "dict"), ([torch.zeros(3)], "list")):
-        with pytest.raises(ParameterError, match=rf"got {kind} .*pass batches=.* or rows="):
+        with pytest.raises(ParameterError, match=rf"is of type {kind}, .*rows=, or batches="):
             torchfsl.simulate(fed, [data] * 2, train, rounds=1)
 
 

@@ -257,7 +257,7 @@ def test_segments_round_alike_and_share_a_unit_under_a_norm_bound() -> None:
     odd = dataclasses.replace(rest, encoding=dataclasses.replace(SIXTEEN, rounding="stochastic"))
     with pytest.raises(ParameterError, match="choose one rounding for all segments"):
         make_plan(table, odd)
-    with pytest.raises(ParameterError, match="under l2_bound all are equal"):
+    with pytest.raises(ParameterError, match="under l2_bound all must be equal"):
         dataclasses.replace(plan, l2_bound=1000)
     bounded = two_segments(encoding=FixedPoint(32, 8, 4.0))
     bounded = dataclasses.replace(bounded, l2_bound=1000)

@@ -318,7 +318,7 @@ def test_a_bound_too_large_to_be_proven_is_refused_and_the_remedy_named() -> Non
     with pytest.raises(ParameterError) as info:
         planned(l2_bound=1 << 30)
     found = re.search(
-        r"add up to (\d+), and proofs allow (\d+) .* (\d+) times smaller", str(info.value)
+        r"add up to (\d+), and proofs with ring_bits=\d+ allow (\d+): .* by (\d+)", str(info.value)
     )
     assert found is not None
     magnitudes, most, times = map(int, found.groups())

@@ -147,9 +147,9 @@ def test_a_band_that_secret_blocks_would_ignore_is_refused() -> None:
 def test_samples_are_not_accounted_together_with_another_task_that_they_leave_out() -> None:
     plan, other = block_plan(), dataclasses.replace(block_plan(), max_rounds=1)
     for samples in ({"sampled": (10, 100)}, {"sampled_blocks": True}):
-        with pytest.raises(ParameterError, match="secret blocks with other_plan="):
+        with pytest.raises(ParameterError, match="sampled_blocks= with other_plan="):
             privacy.guarantee(plan, delta=1e-6, rounds=20, other_plan=other, **samples)
-    with pytest.raises(ParameterError, match="secret blocks with other_plan="):
+    with pytest.raises(ParameterError, match="sampled_blocks= with other_plan="):
         privacy.calibrate(
             plan, epsilon=9.0, delta=1e-6, rounds=20, sampled_blocks=True, other_plan=other
         )

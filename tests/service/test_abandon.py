@@ -113,11 +113,11 @@ def test_a_round_that_could_not_be_abandoned_goes_on_taking_messages(
     duo.step(1, Kind.ROUND_STATE)
 
     def refuse(*_: object, **__: object) -> None:
-        raise ProtocolError("it can only be finished")
+        raise ProtocolError("which is too late to abandon it")
 
     async def run() -> bool:
         station = Station(duo.nodes[0], Limits())
-        with pytest.raises(ProtocolError, match="only be finished"):
+        with pytest.raises(ProtocolError, match="too late to abandon"):
             await station.abandon(1, "")
         return await station.accept(*trees_of(duo, 1, 0))
 

@@ -530,7 +530,7 @@ def test_a_round_that_ends_after_a_share_says_so_and_the_next_one_begins(
         row = node.storage.ledger.round(1)
         assert row is not None
         assert row.state == "unopened"
-        assert "the sum counts as opened" in row.reason
+        assert "so the round counts as opened" in row.reason
         assert node.server.state is RoundState.IDLE
     duo.play(2, some_updates(duo.plan, 4))
     assert len(set(duo.digests())) == 1

@@ -70,7 +70,9 @@ def test_a_path_that_is_not_utf_8_does_not_keep_others_out(pair: ProbedPair) -> 
         assert b'"party": 0' in link.call("Info", b"{}", limit=1 << 16)
         link.close()
     assert pair.ready() == "ok\n"
-    lines = [line for line in pair.log(0).splitlines() if "a request ended gRPC" in line]
+    lines = [
+        line for line in pair.log(0).splitlines() if "a request of a caller ended gRPC" in line
+    ]
     assert len(lines) == 1
     assert "127.0.0.1:" in lines[0]
 

@@ -54,7 +54,7 @@ def test_a_damaged_record_is_noticed_wherever_it_is(tmp_path: Path, broken: int)
     again = ReportLog(tmp_path / "log", segment_bytes=8192)
     assert [bytes(m) for m in again] == MESSAGES[:broken]
     behind = len(MESSAGES) - broken - 1
-    said = f"readable before a damaged one {broken}, behind it {behind}"
+    said = f"{broken} before the damaged one and {behind} after it"
     assert said in again.damage
     with pytest.raises(StoreDamaged):
         again.append([b"new"])

@@ -219,7 +219,7 @@ DAMAGES = {
     scramble_ledger: "is damaged",
     lambda folder: shutil.rmtree(folder / "models"): "the current model in .* cannot be used",
     change_model: "the current model in .* cannot be used",
-    older_model: "the model.s digest differs from the one in the ledger",
+    older_model: "the model.s digest differs from the one in state.sqlite",
 }
 
 

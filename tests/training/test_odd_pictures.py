@@ -204,7 +204,7 @@ def test_a_test_split_without_labels_is_refused_and_the_validation_split_serves(
         rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": labels}, features=features)
         rows.to_parquet(str(tmp_path / f"{split}-0.parquet"))
     with pytest.raises(
-        ValueError, match=r"split test: .*2 of 2 rows.*only the splits train and validation"
+        ValueError, match=r"split test: .*2 of 2 rows.*save the data without this split"
     ):
         load_sentences(str(tmp_path))
     (tmp_path / "test-0.parquet").unlink()

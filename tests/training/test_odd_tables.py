@@ -372,7 +372,7 @@ def test_odd_lines_of_folders_are_named(name: str, text: str, said: str, tmp_pat
         ("1 7 8 9\n1 8 9 7\n", "{}", "line 2: user 1 has a second line"),
         ("1 7 8 9\n", '{"07": [1]}', "attributes.*'07' is not"),
         ("1 7 8 9\n", '{"7": [3.7]}', r"attributes.*'3\.7' is not"),
-        ("1 7 8 9\n", '{"7": "12"}', "the value of an item is not a list"),
+        ("1 7 8 9\n", '{"7": "12"}', "a value that is not a list"),
         ("1 7 8 9\n", '{"7": [1], "7": [2]}', "'7' appears twice"),
         ("1 7 8 9\n", "[7]", "attributes.*expected each item once"),
     ],

@@ -26,8 +26,8 @@ def matrix(nodes: tuple[int, ...], points: tuple[int, ...]) -> Words:
     """
     if len(set(nodes)) != len(nodes) or not nodes:
         raise ParameterError(
-            f"got {len(nodes)} nodes, of which {len(set(nodes))} are distinct: pass one or more "
-            "distinct nodes"
+            f"got {len(nodes)} nodes, of which {len(set(nodes))} are distinct: pass at least one "
+            "node, and each node once"
         )
     if not all(0 <= point < field.MODULUS for point in (*nodes, *points)):
         raise ParameterError(

@@ -153,10 +153,10 @@ def choose_rows(
     chosen = _choose(segment, total, rows, round_number)
     if keeper is None and rows.choice is None and not bool(chosen.all()):
         raise ParameterError(
-            f"segment {segment.name!r}: {total.ids.numel()} rows changed, and the plan allows "
-            f"{segment.k_max}{' of its public union' if segment.subset else ''}: make a plan with "
-            "a larger rows_per_client, train on fewer batches, or keep the other rows in a "
-            "residual"
+            f"segment {segment.name!r}: {total.ids.numel()} rows changed, and a client may send "
+            f"{segment.k_max}{' rows of the union' if segment.subset else ''}: train on fewer "
+            "batches, keep the other rows in a residual, or make a plan with a larger "
+            "rows_per_client"
         )
     sent = total.take(chosen)
     if keeper is not None:

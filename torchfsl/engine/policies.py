@@ -320,8 +320,8 @@ class Fixed:
         ids = self.ids()
         if ids.numel() == 0 or int(ids[-1]) >= m:
             raise ParameterError(
-                f"Fixed has the positions {ids[-1:].tolist()}: pass one or more positions from 0 "
-                f"to {m - 1}"
+                f"Fixed has {ids.numel()} positions, the last {ids[-1:].tolist()}: pass one or "
+                f"more positions from 0 to {m - 1}"
             )
         return ids.numel()
 
@@ -401,10 +401,11 @@ class Rows:
             raise ParameterError(f"Rows find is {self.find!r}: choose 'hooks' or 'scan'")
         if self.untouched not in ("reject", "restrict", "touched"):
             raise ParameterError(
-                f"Rows untouched is {self.untouched!r}: choose 'reject', 'restrict' or 'touched'"
+                f"Rows(untouched={self.untouched!r}) is unknown: choose 'reject', 'restrict' or "
+                "'touched'"
             )
         if self.absent not in ("nan", "zero"):
-            raise ParameterError(f"Rows absent is {self.absent!r}: choose 'nan' or 'zero'")
+            raise ParameterError(f"Rows(absent={self.absent!r}) is unknown: choose 'nan' or 'zero'")
 
     @property
     def choice(self) -> RowChoice | None:

@@ -278,8 +278,8 @@ class Round:
         unsent = getattr(self, "_raw", None) is not None or getattr(self, "_quantised", None)
         if unsent:
             warnings.warn(
-                f"client {self.client_id} could not send its update of round {self.number}, and "
-                "retry() was not called, so the update is lost: call retry() on the round",
+                f"the update of client {self.client_id} in round {self.number} is lost, because it "
+                "could not be sent: next time, keep rnd of `with ... as rnd` and call rnd.retry()",
                 stacklevel=2,
             )
 

@@ -229,7 +229,9 @@ class Coordinator(Closing):
             pause = min(1.5 * pause, _LONGEST_PAUSE)
         if info["round"] == number and info["state"] != StoredState.APPLIED:
             remedy = "" if info["halted"] else f"; {_NEXT}"
-            raise ProtocolError(f"round {number} ended unopened: {info['reason']}{remedy}")
+            raise ProtocolError(
+                f"round {number} ended without an aggregate: {info['reason']}{remedy}"
+            )
 
     def _result(self, number: int, seconds: float) -> RoundResult:
         opened, found = self._owner.result()

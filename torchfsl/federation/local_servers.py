@@ -174,8 +174,8 @@ class LocalServers:
             )
         if not isinstance(state, Mapping) or {"number", "model", "optimizer"} - {*state}:
             raise ParameterError(
-                "servers.load_state_dict() expects the mapping from servers.state_dict(), got "
-                f"another {type(state).__name__}: pass the mapping from fed.state_dict() to "
+                "servers.load_state_dict() expects the result of servers.state_dict(), got another "
+                f"{type(state).__name__}. The result of fed.state_dict() belongs to "
                 "fed.load_state_dict()"
             )
         noise = state.get("privacy") or {}

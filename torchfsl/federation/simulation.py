@@ -239,9 +239,8 @@ class _Simulation(Generic[Data]):
         except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, IndexError) or "index_size" in str(error):  # of a frozen table
                 raise ParameterError(
-                    "the data of a client has an id outside its table, or is one batch instead of "
-                    f"a list of batches ({error}): number the ids from 0 to num_embeddings - 1, or "
-                    "pass a list of batches"
+                    f"a client's data has an id outside its table, or is one batch ({error}): "
+                    "number the ids from 0 to num_embeddings - 1, or pass a list of batches"
                 ) from error
             if self.batches is not None or getattr(error, "code", "") == "row-out-of-range":
                 raise
@@ -492,7 +491,7 @@ def _check_plan(plan: SubmodelPlan, size: int, rounds: int, weights: Mapping[int
         raise ParameterError(
             f"a round would have {size} clients, and the plan expects min_clients = "
             f"{plan.min_clients} to max_clients = {plan.max_clients}: choose clients_per_round in "
-            "this range, or pass Federated another max_clients"
+            "this range, or make a plan with other limits"
         )
     for client, weight in weights.items():
         try:

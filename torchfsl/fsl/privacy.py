@@ -140,14 +140,14 @@ def guarantee(
     limited = plan.max_participations or plan.min_separation > 1
     if (sampled and limited) or (sampled_blocks and plan.noise_taps):
         raise ParameterError(
-            "torchfsl cannot prove epsilon for sampled= with participation limits, nor for secret "
-            "blocks with noise_taps: leave out sampled=, or calibrate with band=1",
+            "torchfsl cannot prove epsilon for sampled= with participation limits: leave out "
+            "sampled=. Nor for BlockSample with noise_taps: calibrate with band=1",
             code="not-accounted",
         )
     if other_plan is not None and (sampled or sampled_blocks):
         raise ParameterError(
-            "torchfsl cannot prove epsilon for sampled= or secret blocks with other_plan=: leave "
-            "out the sampling, or other_plan= (epsilon is then of this task alone)",
+            "torchfsl cannot prove epsilon for sampled= or sampled_blocks= with other_plan=: leave "
+            "out the former, or other_plan= (epsilon is then of this task alone)",
             code="not-accounted",
         )
     blocks = _blocks(plan, sampled) if sampled_blocks else None

@@ -131,8 +131,8 @@ def finish_round(servers: tuple[Server, Server], *, auditors: tuple[Auditor, ...
         if RoundState.OPEN not in states:
             names = " and ".join(f"{state.value!r}" for state in states)
             raise ProtocolError(
-                f"no round is open (states of the two servers: {names}): call begin_round() first, "
-                "or wait until the other call of finish_round() returns",
+                f"no round is open (the servers' states: {names}): call begin_round() first, or "
+                "wait until the other call of finish_round() returns",
                 code="no-open-round",
             )
         with abandoned_on_error(*servers):
@@ -147,7 +147,10 @@ def _check_pair(servers: object) -> None:
     Raises:
         ParameterError: with what to pass instead.
     """
-    pair, remedy = "a round needs (server 0, server 1), in this order", "pass both as a tuple"
+    pair, remedy = (
+        "a round needs (server 0, server 1), in this order",
+        "pass the tuple (server 0, server 1)",
+    )
     expect_a((tuple, list), servers, f"{pair}; the argument servers", remedy)
     assert isinstance(servers, tuple | list)
     for server in servers:

@@ -119,9 +119,10 @@ class Pair:
     def _open(self, what: bytes, numbers: bytes) -> Draws:
         context = kdf.frame(what, self._who, numbers)
         if context in self._opened:
+            name = "version" if what == b"weights" else "batch"
             raise ProtocolError(
-                f"the masks of this {'version' if what == b'weights' else 'batch'} were already "
-                "used, and a mask is secure only once: begin a new one with a higher number"
+                f"the masks of this {name} were already used, and a mask is secure only once: "
+                f"begin a new {name} with a higher number"
             )
         self._opened.add(context)
         return Draws(self._seed, context)

@@ -125,8 +125,8 @@ def decode(plan: QueryPlan, data: bytes | memoryview, *expected: Kind) -> Messag
     unused = 0 if kind in _IN_STEPS else step
     if unused or (kind in _OF_SETUP and (iteration or batch)):
         raise DecodeError(
-            f"{kind.name} has iteration {iteration}, batch {batch} and step {step}, of which at "
-            "least one must be 0 in this kind of message"
+            f"{kind.name} has iteration {iteration}, batch {batch} and step {step}, but this kind "
+            f"of message needs {'all three' if kind in _OF_SETUP else 'step'} to be 0"
         )
     if size != (length := body_bytes(plan, kind, topic)):
         raise DecodeError(

@@ -235,8 +235,8 @@ class Querying:
         images = torch.as_tensor(given).detach().cpu()
         if images.shape[1:] != shape or not len(images) or images.is_complex():
             raise ParameterError(
-                f"{name} has shape {tuple(images.shape)}, expected one or more images of shape "
-                f"{shape}: pass {name} as real numbers [M, C, H, W]",
+                f"{name} has shape {tuple(images.shape)}, expected (M, {str(shape)[1:]} with real "
+                "numbers, for M of 1 or more images: for one image, pass image[None]",
                 code="wrong-shape",
             )
         return images if images.is_floating_point() else images.float()

@@ -116,8 +116,8 @@ class QueryingParty:
         state = self._batches.get((iteration, batch))
         if state is None or state.asked:
             raise ProtocolError(
-                f"batch {batch} was not dealt yet, or was already queried: call deal() with the "
-                "next number"
+                f"batch {batch} was not dealt yet, or was already queried: call deal() with a new "
+                "number, and query this batch once"
             )
         if tuple(images.shape) != (plan.batch, *plan.input_shape):
             raise ParameterError(

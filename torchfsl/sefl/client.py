@@ -242,7 +242,7 @@ class ClientRound:
             raise ProtocolError(
                 f"the aggregator signed a receipt for the update of client "
                 f"{self._client.client_id} in round {self._number}, but the sum lacks this update "
-                "or has another: show this to the key holder",
+                "or has another: show the receipt to the key holder",
                 code="left-out-of-sum",
             )
 

@@ -84,8 +84,8 @@ class BoundServer:
         wanted = self._draft.bound_to(*keys)
         if self._plan is not None or plan.is_draft or plan != wanted:
             raise ParameterError(
-                "expected the draft of this key holder or aggregator, with both servers' keys, got "
-                "another plan: pass the plan that sefl.introduce returns"
+                "the plan lacks the servers' keys, or does not fit the draft of this key holder or "
+                "aggregator: pass the plan that sefl.introduce returns"
             )
 
 

@@ -408,8 +408,8 @@ def judged(auditor: Auditor, number: int, key: bytes, data: bytes) -> Finding:
             again = auditor.replay(text, offered)
         if again != found:
             raise ProtocolError(
-                f"the kernels {backend()} and portable give different findings: this is a bug and "
-                "not a lie of the server"
+                f"the backends {backend()} and portable judge this round differently, which is a "
+                "bug and not a lie of the server: report it"
             )
     return found
 
@@ -441,8 +441,8 @@ def audit_file(path: Path, records: Path, key: Path) -> tuple[int, str]:
         raise ParameterError(f"cannot read {error.filename}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ParameterError(
-            f"{records} or {key} is not a file of an auditor ({error}): give --records a file "
-            "verdicts/*.json, and --key a file named/*.key"
+            f"{records} or {key} is not a file of an auditor ({error}): give --records a file from "
+            "its folder verdicts/, and --key a file from its folder named/"
         ) from None
     try:
         found = judged(replayer, number, private, data)

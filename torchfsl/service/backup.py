@@ -81,7 +81,7 @@ class Backup:
         data = vault.model_file(folder, known).read_bytes()
         model = tasks.decode_model(task, data)
         if model.digest().hex() != known["digest"]:
-            raise DecodeError("the model's digest differs from the one in the ledger")
+            raise DecodeError("the model's digest differs from the one in state.sqlite")
         plan = dataclasses.replace(
             task.plan, session=_NO_SESSION.hex(), hash_seed=_NO_SEED.hex(), server_keys=()
         )

@@ -262,7 +262,7 @@ def decode_model(task: Task, data: bytes) -> ServerModel:
     values, meta = arrays.decode(data)
     model = task.new_model(_under(_MODEL, values), _under(_OPTIMIZER, values))
     if model.digest().hex() != meta.get("digest"):
-        raise DecodeError("the model does not have the digest that is stored with it")
+        raise DecodeError("the stored model is damaged: its digest does not fit")
     return model
 
 

@@ -150,7 +150,7 @@ class Server:
         """
         if round_number != self.last_round or kind not in _GIVES[self.state]:
             raise RejectedSubmission(
-                f"{kind.name} is not available while the round is {self.state.value}",
+                f"the server does not send {kind.name} while the round is {self.state.value}",
                 code="wrong-step",
             )
         cohort, place = self._member(client)

@@ -53,7 +53,7 @@ def l2_bound(encoding: FixedPoint, norm: float) -> int:
     expect_a(FixedPoint, encoding, "encoding", "pass the FixedPoint of Federated(encoding=)")
     if not is_real(norm) or not 0 <= norm < math.inf:
         raise ParameterError(
-            f"the norm is {norm!r}: choose a number of 0 or more (0 sets no bound)"
+            f"the norm is {norm!r}: choose a finite number of 0 or more (0 sets no bound)"
         )
     try:
         bound = math.floor(math.ldexp(norm, encoding.frac_bits))
@@ -240,7 +240,7 @@ def four_squares(total: int) -> tuple[int, int, int, int]:
             second -= 1
             if second < 0:
                 break
-    raise AssertionError("every number is a sum of four squares")
+    raise AssertionError("found no sum of four squares: this is a bug of torchfsl")
 
 
 def _is_three_squares(total: int) -> bool:

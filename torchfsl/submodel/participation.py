@@ -42,8 +42,8 @@ class Participation:
         wait = self.last.get(client, index - self._separation) + self._separation - index
         if wait > 0:
             raise RejectedSubmission(
-                f"client {client} participates too early: leave out this client until {wait} more "
-                "rounds have opened, including this round",
+                f"client {client} participates too early: leave out this client in this round. It "
+                f"may report again after {wait} more round{'s' * (wait > 1)} with an aggregate",
                 code="too-early",
             )
 
@@ -100,7 +100,7 @@ def limits_of(rounds: int, most: int, apart: int, band: int | None) -> tuple[dic
         raise ParameterError(
             f"the noise is correlated over band={band} rounds, and a client may report again after "
             f"min_separation={apart} rounds: choose a band from 1 to "
-            f"{min(apart, correlation.MAX_BAND)}, or a larger min_separation",
+            f"{min(apart, correlation.MAX_BAND)}{', or a larger min_separation' * (band > 1)}",
             code="participation-limit",
         )
     if not most and apart == 1:

@@ -333,8 +333,8 @@ def _check_clients(plan: SubmodelPlan) -> None:
         )
     if not 1 <= plan.min_contributors <= plan.max_clients:
         raise ParameterError(
-            f"min_contributors is {plan.min_contributors}: choose 1 (every position is opened) "
-            f"to max_clients = {plan.max_clients}",
+            f"min_contributors is {plan.min_contributors}: choose a number from 1 to max_clients = "
+            f"{plan.max_clients} (1 opens every position)",
             code="contributor-limit",
         )
     if plan.min_contributors > 1 and plan.lane != "count":
@@ -368,9 +368,12 @@ def _check_noise(plan: SubmodelPlan) -> None:
             "noise_sigma guarantees nothing without l2_bound: set both", code="noise-without-bound"
         )
     if (lane_sigma > 0) != (sigma > 0 and plan.lane != "none"):
+        remedy = "set lane_sigma=0"
+        if plan.lane != "none":
+            remedy = "choose both above 0, or both 0, as privacy.calibrate() does"
         raise ParameterError(
-            f"lane_sigma is {lane_sigma} and noise_sigma {sigma}: choose both above 0 with "
-            "average='rows' or 'weight', as privacy.calibrate() does, and lane_sigma=0 otherwise",
+            f"lane_sigma is {lane_sigma} and noise_sigma is {sigma} in a plan with "
+            f"lane={plan.lane!r}: {remedy}",
             code="lane-noise",
         )
     cohort = plan.max_clients * plan.max_weight
@@ -488,7 +491,7 @@ def check_unit(segment: Segment, encoding: FixedPoint, l2_bound: int) -> None:
     if l2_bound and own.frac_bits != encoding.frac_bits:
         raise ParameterError(
             f"segment {segment.name!r} has frac_bits={own.frac_bits} and the plan "
-            f"{encoding.frac_bits}, but under l2_bound all are equal: use one frac_bits (clip may "
-            "differ, ring_bits only with proofs='none'), or no l2_bound",
+            f"{encoding.frac_bits}, but under l2_bound all must be equal: use one frac_bits (clip "
+            "may differ, ring_bits only with proofs='none'), or no l2_bound",
             code="encodings-differ",
         )

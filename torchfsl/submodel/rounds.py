@@ -56,9 +56,11 @@ def expect_state(state: Enum, needed: Enum) -> None:
     """
     if state is not needed:
         now = "no round has begun" if state.value == "idle" else f"the round is {state.value}"
-        wants = "no round" if needed.value == "idle" else f"a round that is {needed.value}"
+        wants = f"this step needs a round that is {needed.value}"
+        if needed.value == "idle":
+            wants = "another round can begin only when it has ended"
         raise ProtocolError(
-            f"{now}, and this step needs {wants}",
+            f"{now}, and {wants}",
             code="round-open" if state.value == "open" else "wrong-step",
         )
 

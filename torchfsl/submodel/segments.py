@@ -58,10 +58,12 @@ class TensorSpec:
     def __post_init__(self) -> None:
         _check_name("a tensor", self.name)
         if any(type(n) is not int or n < 0 for n in self.shape):
-            raise ParameterError(f"{self.name}: shape {self.shape} is not a tuple of sizes")
+            raise ParameterError(
+                f"tensor {self.name!r} has shape {self.shape}: pass a tuple of whole numbers"
+            )
         if self.dtype not in _DTYPES:
             raise ParameterError(
-                f"{self.name} has dtype {self.dtype}: choose one of {list(_DTYPES)}",
+                f"tensor {self.name!r} has dtype {self.dtype}: choose one of {list(_DTYPES)}",
                 code="unknown-option",
             )
 
@@ -315,7 +317,8 @@ def positions(policy: Policy, tensors: tuple[TensorSpec, ...], tau: int) -> int:
         for tensor in tensors:
             if len(tensor.shape) < 2 or math.prod(tensor.shape[1:]) != tau:
                 raise ParameterError(
-                    f"{tensor.name} has shape {tensor.shape}, expected rows of {tau} values"
+                    f"tensor {tensor.name!r} has shape {tensor.shape}, expected rows of {tau} "
+                    "values: pass a tau that fits the shape"
                 )
         return sum(tensor.shape[0] for tensor in tensors)
     return sum(ceil_div(tensor.numel, tau) for tensor in tensors)

@@ -97,8 +97,8 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
     rows = given.astype(np.int64)
     if segment.subset and np.any(segment.tree_positions(rows) < 0):
         raise ParameterError(
-            f"{where}: a position is outside the union of this plan: keep this position for the "
-            "plan of a later union",
+            f"{where}: a position is outside the plan's union, the positions that any client may "
+            "send: leave it out now, and send it under a plan whose union has it",
             code="row-outside-union",
         )
     return rows
@@ -138,8 +138,8 @@ def check_weight(plan: SubmodelPlan, weight: object) -> int:
     if plan.lane == "weight":
         raise ParameterError(
             f"weight is {weight!r}, expected a whole number from 1 to "
-            f"max_weight={plan.max_weight}: pass min(weight, {plan.max_weight}), or make a plan "
-            "with a larger max_weight",
+            f"max_weight={plan.max_weight}: pass max(1, min(weight, {plan.max_weight})), or make a "
+            "plan with a larger max_weight",
             code="wrong-weight",
         )
     raise ParameterError(

@@ -129,11 +129,11 @@ def _roles(columns: str, there: Sequence[str], path: Path) -> dict[str, list[str
         roles["fields"] = [name for name in there if name not in named]
     found = [name for names in roles.values() for name in names]
     if missing := [name for name in found if name not in there]:
-        raise ValueError(f"columns names {', '.join(missing)}, but {has}")
+        raise ValueError(f"columns has {', '.join(missing)}, but {has}: correct these names")
     if twice := sorted({name for name in found if found.count(name) > 1}):
         raise ValueError(
-            f"columns names {', '.join(twice)} twice, and each column has one role: name each "
-            "column once"
+            f"columns has {', '.join(twice)} twice, and each column has one role: write each name "
+            "once"
         )
     if "label" not in roles or not (roles.get("fields") or roles.get("numeric")):
         raise ValueError(

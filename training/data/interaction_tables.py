@@ -179,7 +179,7 @@ def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:
                 "two are optional"
             )
         if name not in there:
-            raise ValueError(f"columns names {role}={name}, but {has}")
+            raise ValueError(f"columns has {role}={name}, but {has}: correct this name")
         names[role] = name
     for role in ("user", "item"):
         if role not in names:

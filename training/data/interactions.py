@@ -205,7 +205,7 @@ def _without_repeats(
     pairs: Sequence[tuple[str, Sequence[object]]],
 ) -> Sequence[tuple[str, Sequence[object]]]:
     if not all(isinstance(ids, list) for _, ids in pairs):
-        raise TypeError("the value of an item is not a list")
+        raise TypeError("an item has a value that is not a list of whole numbers")
     repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     if repeated:
         raise ValueError(f"{repeated[0]!r} appears twice")

@@ -94,8 +94,9 @@ def load_movielens(path: Path) -> Interactions:
                 raise ValueError("not a number")
         except ValueError as error:
             raise ValueError(
-                f"{path}, line {number}: expected user, film, rating and time, separated by "
-                f"{kind.separator!r}, found {kind.separator.join(fields)[:60]!r}"
+                f"{path}, line {number}: expected user, film, rating and time with "
+                f"{kind.separator!r} between, found {kind.separator.join(fields)[:60]!r}: correct "
+                "the line"
             ) from error
         users.append(user)
         items.append(item)
@@ -234,8 +235,8 @@ def _genres(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 def _odd_film(path: Path, number: int, separator: str) -> ValueError:
     return ValueError(
-        f"{path}, line {number}: expected film, title and genres, separated by {separator}: "
-        "correct the line, or remove the file to train without categories"
+        f"{path}, line {number}: expected film, title and genres with {separator} between. Correct "
+        "the line, or remove the file to train without categories"
     )
 
 

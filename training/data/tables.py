@@ -237,8 +237,8 @@ def _labels(split: datasets.Dataset, column: str, classes: int, source: str) -> 
         raise DataError(
             f"{_where(source, split)}: column {column!r} has no label in {len(wrong)} of "
             f"{len(labels)} rows, first in row {wrong[0]}: {found[int(wrong[0])]}. Replace the "
-            f"split by split.filter(lambda row: row[{column!r}] in range({classes})), or save "
-            "only the splits train and validation"
+            f"split by split.filter(lambda row: row[{column!r}] in range({classes})), or save the "
+            "data without this split"
         )
     return labels
 

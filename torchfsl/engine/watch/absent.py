@@ -96,8 +96,8 @@ class PresentRows:
         some = ", ".join(str(i) for i in distinct[:_SHOWN].tolist())
         more = ", ..." if distinct.numel() > _SHOWN else ""
         return ParameterError(
-            f"{self._table.name}: the model looked up {distinct.numel()} rows that the client had "
-            f"not retrieved ({some}{more}). The client retrieved {self.ids.numel()} rows: "
+            f"{self._table.name}: the model looked up {distinct.numel()} rows ({some}{more}) that "
+            f"are not among the {self.ids.numel()} that the client retrieved: "
             f"{self._remedy()}"
         )
 
@@ -111,8 +111,8 @@ class PresentRows:
             )
         most = "rows_per_client" if asked is None else f"rows_per_client = {asked.k_max}"
         return (
-            "pass everything that the client trains on as batches=, or every row as rows=, "
-            f"at most {most} of them"
+            f"pass all training batches as batches=, or the ids of all their rows as rows= ({most} "
+            "is the limit)"
         )
 
     @torch.no_grad()

@@ -107,7 +107,7 @@ def owner(optimizers: Sequence[Optimizer], weight: nn.Parameter) -> Optimizer:
     for optimizer in optimizers:
         if any(p is weight for group in optimizer.param_groups for p in group["params"]):
             return optimizer
-    raise AssertionError("no optimizer of Federated trains this table")
+    raise AssertionError("a hooked table has no optimizer: this is a bug of torchfsl")
 
 
 def check_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> None:
@@ -166,9 +166,9 @@ def check_rows(optimizer: Optimizer, table: Table, rows: Rows, noised: bool) -> 
         )
     if decay is not None:
         raise ParameterError(
-            f"{table.name}: {name} with {decay} moves every row of the table: set "
-            f"{decay.split('=')[0]}=0 for its parameter group, or use Rows(untouched='restrict') "
-            "to restore other rows, or Rows(untouched='touched') to keep the decay local"
+            f"{table.name}: {name} with {decay} also moves rows without lookups: set "
+            f"{decay.split('=')[0]}=0 for its parameter group, or Rows(untouched='restrict') to "
+            "restore these rows, or 'touched' to keep their decay local"
         )
 
 

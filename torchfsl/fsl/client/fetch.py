@@ -74,7 +74,9 @@ def _read(servers: Transport, trees: ClientTrees, commitment: bytes) -> Fetched:
         message = messages.decode(plan, data, kind)
         if (message.party, message.round_number) != (party, FETCH_ROUND):
             raise ProtocolError(
-                f"server {party} answered for another server or round", code="answer-for-another"
+                f"the answer of server {party} names another server or round: check the order of "
+                "the servers, then fetch again",
+                code="answer-for-another",
             )
         return message.body
 

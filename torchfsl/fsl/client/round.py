@@ -255,7 +255,9 @@ class ClientRound(AbortsOnError):
         message = messages.decode(self._plan, data, body.kind)
         if (message.party, message.round_number) != (party, round_number):
             raise ProtocolError(
-                f"server {party} answered for another server or round", code="answer-for-another"
+                f"the answer of server {party} names another server or round: check the order of "
+                "the servers, then participate in the next round",
+                code="answer-for-another",
             )
         return body.decode(self._plan, message.body)
 

@@ -98,8 +98,12 @@ class Plan(SubmodelPlan):
     def __post_init__(self) -> None:
         if self.wire_version != WIRE_VERSION:
             raise ParameterError(
-                f"the plan has wire version {self.wire_version}, expected {WIRE_VERSION}: upgrade "
-                f"torchfsl {'here' if self.wire_version > WIRE_VERSION else 'where it was made'}",
+                f"the plan has wire version {self.wire_version}, expected {WIRE_VERSION}: "
+                + (
+                    "upgrade torchfsl here"
+                    if self.wire_version > WIRE_VERSION
+                    else "upgrade torchfsl at the coordinator, and make the plan again"
+                ),
                 code="version",
             )
         if self.suite != SUITE:

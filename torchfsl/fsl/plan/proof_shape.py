@@ -26,9 +26,9 @@ def num_carries(magnitudes: int, ring_bits: int) -> int:
             return carries
     most = _most_magnitudes(ring_bits)
     raise ParameterError(
-        f"the values of a report can add up to {magnitudes}, and proofs allow {most} with "
-        f"ring_bits={ring_bits}: choose more ring_bits (up to 48), or an l2_bound (with fewer "
-        f"frac_bits) or max_weight {ceil_div(magnitudes, most)} times smaller"
+        f"the values of a report can add up to {magnitudes}, and proofs with ring_bits={ring_bits} "
+        f"allow {most}: use more ring_bits (up to 48), or divide max_weight or l2_bound by "
+        f"{ceil_div(magnitudes, most)}"
     )
 
 

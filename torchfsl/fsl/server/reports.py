@@ -183,7 +183,9 @@ class Report(Arrivals):
         """
         if self.rejected:
             raise RejectedSubmission(
-                f"client {self.client} was rejected in this round", code="client-rejected"
+                f"client {self.client} was rejected earlier in this round: participate in the next "
+                "round",
+                code="client-rejected",
             )
 
     def reject(self, reason: str) -> NoReturn:
@@ -201,12 +203,11 @@ class Report(Arrivals):
         Raises:
             RejectedSubmission: always.
         """
-        done = "reported in" if self.seen else "started"
+        done = "reported" if self.seen else "started"
         lost = ", and its report does not count" if self.seen else ""
         self.reject(
-            f"{what}. This client has {done} the round before, so a second start takes it out of "
-            f"the round{lost}. Give each client a separate number. This client may participate "
-            "again in the next round"
+            f"{what}. It had already {done} in this round, so it is out of the round{lost}. Give "
+            "each client its own number, and let this one participate in the next round"
         )
 
 

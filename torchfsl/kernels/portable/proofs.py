@@ -215,7 +215,7 @@ def query_proof(
         ValueError: other shapes, or an element that is not below p.
     """
     if proof.ndim != 2 or proof.shape[1:] != (2,) or not 0 < num_wires < len(proof):
-        raise ValueError("a proof has one seed per wire, then coefficients, each of two words")
+        raise ValueError("a proof must have one row of two words per wire, and coefficients after")
     if order < 1 or order & (order - 1) or order >> 24:
         raise ValueError("the number of points must be a power of two up to 2**23")
     num_rows = len(parts[0]) if parts else 0
@@ -224,7 +224,7 @@ def query_proof(
     if tail.ndim != 3 or tail.shape[1:] != (num_wires, 2):
         raise ValueError(f"tail must be [t, {num_wires}, 2]")
     if num_rows + len(tail) >= order:
-        raise ValueError("rows of parts and tail must be fewer than the order")
+        raise ValueError("parts and tail together must have fewer rows than the order")
     if scales.shape != (len(parts), 2) or root.shape != (2,) or point.shape != (2,):
         raise ValueError("scales must be of shape [parts, 2], root and point of shape [2]")
     given = [integers(words) for words in (proof, scales, tail, root[None], point[None])]

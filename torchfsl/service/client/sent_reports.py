@@ -88,7 +88,7 @@ def _stored(path: Path) -> dict[str, list[int]]:
     try:
         found = json.loads(path.read_bytes())
         if not all(type(n) is int for rounds in found.values() for n in rounds):
-            raise ValueError("a round number in it is not a whole number")
+            raise ValueError("a round number is not a whole number")
     except FileNotFoundError:
         return {}
     except (AttributeError, TypeError, ValueError) as error:

@@ -99,5 +99,5 @@ def _fields(
 
 def _field(name: str, given: Mapping[str, Any], kind: type[Any] | range) -> Any:
     if name not in given:
-        raise DecodeError(f"expected the field {name}, but it is missing")
+        raise DecodeError(f"the answer lacks its field {name!r}")
     return checked(name, given[name], kind)

@@ -163,17 +163,23 @@ def _listed(entry: Any, path: Path) -> Listed:
     name, key, share, counts = (entry[n] for n in ("name", "key", "share", "counts"))
     check_name(name)
     if type(key) is not str or not _KEY.fullmatch(key):
-        raise ParameterError(f"key of {name} in {path}: expected 64 hex digits in lower case")
+        raise ParameterError(
+            f"issuer {name} in {path} has an invalid key: give 64 hex digits in lower case"
+        )
     if type(share) not in (int, float) or not 0 <= share <= 1:
-        raise ParameterError(f"share of {name} in {path} is {share!r}: give a number in [0, 1]")
+        raise ParameterError(
+            f"issuer {name} in {path} has share = {share!r}: give a number from 0 to 1"
+        )
     if type(counts) is not int or counts < 0:
-        raise ParameterError(f"counts of {name} in {path} is {counts!r}: give a whole number")
+        raise ParameterError(
+            f"issuer {name} in {path} has counts = {counts!r}: give a whole number"
+        )
     numbers = entry["numbers"] if isinstance(entry["numbers"], list) else []
     pairs = [p for p in numbers if isinstance(p, list) and [type(n) for n in p] == [int, int]]
     if not pairs or len(pairs) != len(numbers) or any(not 0 <= a <= b for a, b in pairs):
         raise ParameterError(
-            f"the setting numbers of {name} in {path} is not a list of ranges of client numbers: "
-            "write for example [[1000, 1999]]"
+            f"issuer {name} in {path} has numbers = {str(entry['numbers'])[:40]}: give a list of "
+            "ranges of client numbers, as [[1000, 1999]]"
         )
     ranges = tuple(range(first, last + 1) for first, last in pairs)
     return Listed(name, bytes.fromhex(key), ranges, float(share), counts)

@@ -113,12 +113,12 @@ class Trust:
                     "put the old files back"
                 )
         except (Error, OSError) as error:
-            log.error("who may call stays as it was: %s", error)
+            log.error("the list of who may call stays as it was: %s", error)
             self.is_stale = True
             return
         self._authorities, self._denied = authorities, denied
         self.is_stale = False
-        log.info("read again who may call", extra={"count": len(denied)})
+        log.info("the server has read who may call again", extra={"count": len(denied)})
 
     def _now(self) -> tuple[tuple[int, int, int], ...]:
         files = [*self._files.server_authorities, self._files.clients_authority]
@@ -127,7 +127,8 @@ class Trust:
         except OSError as error:
             read_deny_list(self._deny)  # raises with a remedy if that is the missing file
             raise ParameterError(
-                f"cannot read {error.filename} ({error.strerror}): put the file back"
+                f"cannot read {error.filename} ({error.strerror}): put the file back, or make it "
+                "readable"
             ) from error
 
 

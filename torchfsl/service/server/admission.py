@@ -146,8 +146,8 @@ class Tokens:
             most = min(most, issuer.most)
         if admitted.caller.number not in entered and len(entered) >= most:
             raise RejectedSubmission(
-                f"round {number} has {most} clients of {admitted.issuer} already, the most that "
-                "its share allows: participate in the next round",
+                f"round {number} already has {most} clients of the issuer {admitted.issuer}, the "
+                "most that it may have: participate in the next round",
                 code="round-full",
             )
         entered.add(admitted.caller.number)

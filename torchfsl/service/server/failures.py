@@ -78,7 +78,8 @@ class Failures:
         self.counts["state"] += 1
         self.unready = "the state cannot be read or written"
         if not isinstance(error, STATE_ERRORS):
-            self.unready = f"a step that writes failed with {type(error).__name__}, a bug"
+            kind = type(error).__name__
+            self.unready = f"a step failed with {kind} while it wrote to the disk, which is a bug"
         text = (
             "%s: this process ends with status %d, and a restart continues from the stored "
             "state: %s"

@@ -103,7 +103,7 @@ class FetchDesk:
         except TimeoutError:
             raise NotReady("the other server does not answer: fetch again") from None
         except RejectedSubmission as error:
-            raise RejectedSubmission(f"refused by the other server: {error}") from None
+            raise RejectedSubmission(f"the other server rejected the fetch: {error}") from None
         return Kind.FETCH_MODEL
 
     async def _take_commitment(self, header: Header, data: bytes) -> Kind:

@@ -96,7 +96,7 @@ class Listener:
         now = asyncio.get_running_loop().time()
         if now - when >= _TELL_SECONDS:
             log.error(
-                "a request ended gRPC (%s), and the server starts gRPC again: a caller sent it",
+                "a request of a caller ended gRPC (%s), and the server starts gRPC again",
                 type(error).__name__,
                 extra={"caller": ", ".join(self._suspects()), "count": self.ended - count},
             )

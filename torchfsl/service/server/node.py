@@ -151,7 +151,7 @@ class Node:
         self.storage.check_not_halted()
         if (running := self.storage.running()) is not None:
             raise ProtocolError(
-                f"round {running.number} is running ({running.state}): end it with "
+                f"round {running.number} has not ended (state: {running.state}): end it with "
                 "`torchfsl close` or `torchfsl abandon`"
             )
         message = self._make(number, Kind.ROUND_STATE)
@@ -269,7 +269,9 @@ class Node:
         """
         state = self._ledger.running_round(number).state
         if state is StoredState.OPENED or (state in SHARE_MAY_HAVE_LEFT and not forced):
-            raise ProtocolError(f"round {number} is {state}: it can only be finished")
+            raise ProtocolError(
+                f"round {number} is {state}, which is too late to abandon it: wait until it ends"
+            )
         self.storage.end_unopened(number, reason, self.server)
 
     def _own(self, number: int, kind: Kind) -> bytes:
@@ -448,7 +450,9 @@ class Node:
             try:
                 self._count(number, kind, theirs)
             except ProtocolError as error:
-                log.warning("the restarted server ends the round", extra={"reason": str(error)})
+                log.warning(
+                    "this server restarted and ends the round", extra={"reason": str(error)}
+                )
                 return
             except DecodeError as error:
                 raise LedgerError(f"the stored {kind.name} is damaged: {REMEDY}") from error

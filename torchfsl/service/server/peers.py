@@ -353,4 +353,4 @@ def _retrieve(task: asyncio.Task[None]) -> None:
     if isinstance(error, Error):
         log.debug("a relay was refused: %s", error)  # its client's call is logged as refused
     elif error is not None:
-        log.error("a relay failed", exc_info=error)
+        log.error("cannot relay a client's message to the other server", exc_info=error)

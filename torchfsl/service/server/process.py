@@ -378,8 +378,8 @@ def _lock(folder: Path) -> IO[bytes]:
         file = (folder / "lock").open("wb")
     except OSError as error:
         raise ParameterError(
-            f"cannot write in the state folder {folder} ({error.strerror}): give a folder that "
-            "the user of this process owns"
+            f"cannot write in the state folder {folder} ({error.strerror}): give a folder in which "
+            "the user of this process can write"
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

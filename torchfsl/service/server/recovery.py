@@ -108,7 +108,7 @@ def stored_model(storage: Storage, task: Task) -> ServerModel:
         version = storage.model_version
         model = decode_model(task, storage.model_bytes())
         if model.digest().hex() != version["digest"]:
-            raise DecodeError("the model's digest differs from the one in the ledger")
+            raise DecodeError("the model's digest differs from the one in state.sqlite")
     except (DecodeError, ProtocolError, FileNotFoundError, KeyError, ValueError) as error:
         raise LedgerError(
             f"the current model in {storage.folder / 'models'} cannot be used ({error}): {REMEDY}"
@@ -157,7 +157,7 @@ def file_again(storage: Storage, server: Server, row: RoundRow) -> bool:
         try:
             server.receive(report_log[position])
         except RejectedSubmission as error:
-            log.info("a stored message is refused again: %s", error)
+            log.info("after a restart, this server rejects a stored message again: %s", error)
     if damage:
         log.error("round %d: acknowledged reports are lost: %s", row.number, damage)
         storage.end_unopened(row.number, f"the report log is damaged: {damage}", server)

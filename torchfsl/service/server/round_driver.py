@@ -72,7 +72,8 @@ class RoundDriver:
         """
         if seconds > _MOST_SECONDS:
             raise ParameterError(
-                f"expected seconds of at most {_MOST_SECONDS} (30 days), got {seconds:g}"
+                f"seconds is {seconds:.12g}, and the most is {_MOST_SECONDS} (30 days): give fewer "
+                "seconds"
             )
         node = self._station.node
         await self._station.write(

@@ -316,7 +316,7 @@ class Storage:
             server.abandon_round()
         state = self.ledger.running_round(number).state
         if state in SHARE_MAY_HAVE_LEFT:
-            reason += f"; {SHARE_LEFT}: the sum counts as opened"
+            reason += f"; {SHARE_LEFT}, so the round counts as opened"
         with self.ledger.transaction():
             if server.state is RoundState.HALTED:
                 self.ledger.put_setting("halted", reason.encode())

@@ -79,7 +79,7 @@ class Stream:
         while chunk := await self._chunk():
             parts.append(chunk)
             if self.received > limit:
-                raise DecodeError(f"expected at most {limit} bytes, got more")
+                raise DecodeError(f"the request is longer than {limit} bytes, the limit")
         return b"".join(parts)
 
     async def send(self, data: bytes | memoryview) -> None:

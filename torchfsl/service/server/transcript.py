@@ -8,7 +8,7 @@ from torchfsl.fsl.bodies import ReportSet, ShareBody, Verdicts
 from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.commitments import SALT_BYTES
-from torchfsl.service.state.ledger import Ledger, LedgerError
+from torchfsl.service.state.ledger import REMEDY, Ledger, LedgerError
 
 
 class Transcript:
@@ -35,7 +35,7 @@ class Transcript:
         if stored is None:
             self._ledger.put_step(number, kind, message, sent=True)
         elif stored != message:
-            raise LedgerError(f"round {number}: {kind.name} differs from what is stored")
+            raise LedgerError(f"round {number}: the stored {kind.name} has changed: {REMEDY}")
 
     def keep_share(self, plan: Plan, number: int, salt: bytes, share: Buffer) -> None:
         """Store what is behind this server's commitment, with it in one transaction.

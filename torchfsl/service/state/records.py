@@ -274,8 +274,8 @@ class ReportLog:
             self.damage = "the number of acknowledged messages is not readable"
         elif rest or count > num_whole:
             self.damage = (
-                f"acknowledged messages {count}, readable before a damaged one {num_whole}, "
-                f"behind it {rest}"
+                f"of {count} acknowledged messages, {num_whole} before the damaged one and {rest} "
+                "after it are readable"
             )
         else:
             for later in empty:

@@ -119,7 +119,7 @@ OPEN_STATES: Final = tuple(state for state in StoredState if not state.has_ended
 BEFORE_COMMITMENTS: Final = OPEN_STATES[: OPEN_STATES.index(StoredState.AUDITING)]
 """States of an audited round in which this server does not know both commitments."""
 
-SHARE_LEFT: Final = "this server's share may have left it"
+SHARE_LEFT: Final = "this server's share may have left"
 """In the stored reason of a round that ended unopened in one of the states below."""
 
 SHARE_MAY_HAVE_LEFT: Final = (StoredState.COUNTED, StoredState.REVEALED, StoredState.OPENED)

@@ -127,7 +127,7 @@ nb::tuple query_proof(const In& proof, std::int64_t num_wires, std::int64_t orde
     data_of<std::int64_t>(part, "part", {args.num_rows, args.num_wires});
   }
   if (args.num_tail >= args.order || args.num_rows >= args.order - args.num_tail) {
-    refuse("rows of parts and tail must be fewer than the order");
+    refuse("parts and tail together must have fewer rows than the order");
   }
   args.scales = data_of<std::uint64_t>(scales, "scales", {parts.size(), 2});
   const std::uint64_t* const own = data_of<std::uint64_t>(root, "root", {2});
