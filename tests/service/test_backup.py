@@ -216,7 +216,7 @@ def test_a_model_that_is_not_the_ledgers_is_refused(tmp_path: Path) -> None:
         (older,) = models.glob("version-0-*.fsl")
         (models / "version-1.fsl").write_bytes(older.read_bytes())
         with pytest.raises(
-            DecodeError, match="the model's digest differs from the one in state.sqlite"
+            DecodeError, match=r"the model's digest differs from the one in state.sqlite"
         ):
             Backup.of_state(pair.state(0))
 

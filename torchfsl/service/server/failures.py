@@ -32,6 +32,9 @@ EXIT_STATE_REFUSED: Final = 65
 STATE_ERRORS: Final = (OSError, sqlite3.Error, StoreDamaged)
 """Errors of a call to the state if the disk fails or descriptors run out."""
 
+_WORK: Final = {"driver": "the work on a round", "handler": "a call"}
+"""Names of the kinds of `Failures.counts` in messages."""
+
 
 class Failures:
     """The failures of one server process.
@@ -65,10 +68,11 @@ class Failures:
             self.end(error)
             return
         self.counts[kind] += 1
+        what = _WORK.get(kind, kind)
         self.unready = (
-            f"a {kind} failed with {type(error).__name__}: read the log, then restart the server"
+            f"{what} failed with {type(error).__name__}: read the log, then restart the server"
         )
-        log.error("a %s failed, which is a bug", kind, exc_info=error)
+        log.error("%s failed, which is a bug", what, exc_info=error)
 
     def end(self, error: BaseException) -> None:
         """The state cannot be used, or a step that writes has failed: end the process."""
