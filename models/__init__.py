@@ -1,4 +1,4 @@
-"""Plain torch models. They know nothing of federated learning or of torchfsl."""
+"""Plain torch models, independent of federated learning and of torchfsl."""
 
 from __future__ import annotations
 

@@ -20,15 +20,15 @@ Kind = Literal["tied", "untied", "adaptive"]
 class Decoder(nn.Module):
     """Negative log-likelihood of words, given hidden states.
 
-    `tied` scores a word by its row of the input table (Press and Wolf, 2017), `untied` by a matrix
-    of its own; both have a bias. `adaptive` (Grave et al., 2017) gives rare words narrow vectors in
-    clusters, exact likelihoods at far fewer operations: words have to be numbered by falling
-    frequency.
+    `tied` scores a word by its row of the input table (Press and Wolf, 2017), `untied` by a
+    separate matrix; both have a bias. `adaptive` (Grave et al., 2017) gives rare words narrow
+    vectors in clusters. It computes exact likelihoods with far fewer operations. Its words must be
+    numbered by falling frequency.
 
     Args:
-        embedding: the input table, V x D. Kept by whoever owns it, not by the decoder.
-        kind: see above.
-        block: side of the blocks of an untied matrix; `adaptive` has no such form.
+        embedding: input table, V x D. The caller keeps it, and the decoder does not.
+        kind: one of the three kinds above.
+        block: side of the blocks of an untied matrix; `adaptive` does not have such blocks.
     """
 
     def __init__(self, embedding: HankelEmbedding, kind: Kind, *, block: int = 1) -> None:

@@ -15,8 +15,8 @@ class FactorisationMachine(nn.Module):
     """The two parts of DeepFM, on rows whose last value is the weight of first order.
 
     Args:
-        fields: number of rows a sample.
-        dim: values a row, at least 2.
+        fields: number of rows per sample.
+        dim: values per row, at least 2.
         head: widths of the network's hidden layers.
         dropout: share of the network's input, in [0, 1), that is zero in training.
     """
@@ -36,12 +36,12 @@ class FactorisationMachine(nn.Module):
 
 
 class FieldDeepFM(nn.Module):
-    """DeepFM as published: a line is one category for each field, all fields in one table.
+    """DeepFM as published: a line has one category per field, and one table holds all fields.
 
     Args:
-        rows: of the table.
-        fields: of a line.
-        dim: values a row, at least 2; the last is the weight of first order.
+        rows: number of rows of the table.
+        fields: number of fields of a line.
+        dim: values per row, at least 2; the last is the weight of first order.
         head: widths of the network's hidden layers.
         dropout: share of the network's input, in [0, 1), that is zero in training.
     """
@@ -72,7 +72,7 @@ class DeepFM(UserAndItem):
         items: rows of the item table.
         categories: rows of the category table.
         users: rows of the user table; 0 for a model without one.
-        dim: values a row, at least 2; the last is the weight of first order.
+        dim: values per row, at least 2; the last is the weight of first order.
         head: widths of the network's hidden layers.
         dropout: share of the network's input, in [0, 1), that is zero in training.
     """

@@ -230,12 +230,12 @@ class DIN(nn.Module):
 
 
 class Dice(nn.Module):
-    """f(s) = p(s) s + (1 - p(s)) alpha s, p the sigmoid of s normalised over the batch (eq. 3).
+    """f(s) = p(s) s + (1 - p(s)) alpha s, with p the sigmoid of the normalised s (eq. 3).
 
-    Where batch statistics are off, as in federated training, the running ones normalise.
+    Batch statistics normalise s. If they are off, as in federated training, the running ones do.
 
     Args:
-        width: number of units, each with an alpha of its own, which begins at 0.25 as PReLU's.
+        width: number of units, each with a separate alpha, which begins at 0.25 as PReLU's.
     """
 
     def __init__(self, width: int) -> None:

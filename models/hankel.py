@@ -1,14 +1,17 @@
 """Linear, LSTM and embedding layers whose matrices consist of block-Hankel blocks.
 
-Deng, Wang, Meng et al., "A Secure and Efficient Federated Learning Framework for NLP", section 3.2:
-a matrix is cut into blocks of b x b, and inside a block the value at (i, j) depends on i + j alone,
-so that 2b - 1 values stand for b**2. The parameters of the layers here *are* these values: training
-in this form, as the paper does, makes every update as short as the model, in whatever way updates
-are summed. With b = 1 each layer is the torch layer of its name, bit for bit.
+They follow Deng, Wang, Meng et al., "A Secure and Efficient Federated Learning Framework for NLP",
+section 3.2. A matrix is cut into blocks of b x b. Inside a block, the value at (i, j) depends on
+the sum i + j alone, so that 2b - 1 values stand for b**2.
 
-Two deviations. The paper has no word on sizes that are not multiples of b: the last blocks then
-stand out of the matrix, and what no entry reads stays as it is initialised. And the paper prunes a
-trained update; `project` does so, by the nearest matrix of that form, but nothing here needs it.
+The parameters of the layers here *are* these values. Training in this form, as the paper does,
+makes every update as short as the model, in whatever way updates are summed. With b = 1 each layer
+is bit-identical to the torch layer of its name.
+
+There are two deviations. The paper does not discuss sizes that are not multiples of b. Here the
+last blocks then stand out of the matrix, and values that no entry reads stay as they are
+initialised. The paper also prunes a trained update; `project` does so, by the nearest matrix of
+that form, but nothing here needs it.
 
 Shape legend
     R, C = blocks down and across, b = side of a block, O, I = rows and columns of the matrix

@@ -38,12 +38,12 @@ class Classifier(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut; a 1 x 1 convolution where shapes change.
+    """Two 3 x 3 convolutions and a shortcut, which is a 1 x 1 convolution if shapes change.
 
     Args:
         before: channels of the input.
         after: channels of the output.
-        stride: of the first convolution and of the shortcut.
+        stride: stride of the first convolution and of the shortcut.
     """
 
     def __init__(self, before: int, after: int, *, stride: int = 1) -> None:

@@ -1,7 +1,7 @@
-"""What recommenders read of a history, and how they say what they think of a candidate.
+"""Rows that recommenders read for a history, and scores that they give candidates.
 
 Shape legend
-    B = samples, U = users, C = candidates a user, L = longest history of the batch, D = row width
+    B = samples, U = users, C = candidates per user, L = longest history of the batch, D = row width
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PAIRS: Final = 4096
 def rows_of(table: nn.Embedding, history: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     """Embeddings of a history, zero at masked positions.
 
-    A masked position reads the target's row, which the batch needs anyway: no row is spent on
-    padding, and a model that holds only the rows it retrieved reads no other.
+    A masked position reads the target's row, which the batch needs anyway. Padding therefore does
+    not take a row, and a model that holds only the rows it retrieved does not read other rows.
 
     Args:
-        table: of D values a row.
+        table: embeddings of D values per row.
         history: int64 `[B, L]`.
         target: int64 `[B]`.
         mask: bool `[B, L]`, true at real items.

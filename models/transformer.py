@@ -73,7 +73,7 @@ class TransformerLanguageModel(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Attention to earlier words, then a network for each word by itself."""
+    """Attention to earlier words, then a network for each word separately."""
 
     def __init__(self, width: int, heads: int, dropout: float, block: int) -> None:
         super().__init__()

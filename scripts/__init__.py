@@ -1,1 +1,1 @@
-"""What a developer of torchfsl runs; the people's commands are the files without an ending."""
+"""Programs for developers of torchfsl; users' commands are the files without a suffix."""

@@ -1,4 +1,4 @@
-"""The torch side of an experiment: model, optimizer, hooks; trainer and workers have one each."""
+"""Model, optimizer and hooks of an experiment; the trainer and each worker have one set."""
 
 from __future__ import annotations
 
@@ -72,14 +72,15 @@ def attach(config: Config, task: Task) -> Attached:
 def make_settings(config: Config, task: Task, tables: Collection[str] = ()) -> Settings:
     """What of the model is sent, and how.
 
-    `dense` is the yardstick without submodels: it sends every parameter and selects nothing. So
-    does `sefl`, which cannot hide a choice. `central` sends nothing: its plan names tensors only.
+    `dense` is the baseline without submodels: it sends every parameter and selects nothing. `sefl`
+    does the same, because it cannot hide a choice. `central` sends nothing: its plan names tensors
+    only.
 
     Args:
         config: the settings.
-        task: says what clients retrieve.
-        tables: names of those that go by rows where rows are selected; under `dense` they keep the
-            encoding of rows, so that the same settings give the same model.
+        task: task, which says what clients retrieve.
+        tables: names of the tables that go by rows if rows are selected. Under `dense` they keep
+            the encoding of rows, so that the same settings give the same model.
     """
     rows, rest = _selection(config, task)
     encodings = _encodings(config, has_rows=rows is not None, is_whole=isinstance(rest, Dense))

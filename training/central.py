@@ -1,9 +1,10 @@
-"""The yardstick without federation: the same model and samples, trained in one place.
+"""The baseline without federation: the same model and samples, trained in one place.
 
-In a round the samples of the cohort that would take part, negatives included, are pooled, shuffled
-and cut into batches of `local.batch_size`. After each the clients' optimizer steps, whose state
-lasts over rounds here, or where clients send gradients the servers'. So a run reads as many samples
-as a federated one of as many rounds, and may step far more often.
+In a round the program pools and shuffles the samples of the cohort that would participate,
+negatives included. It cuts them into batches of `local.batch_size`. After each batch the clients'
+optimizer steps, whose state lasts over rounds here. If clients send gradients, the servers'
+optimizer steps instead. So a run reads as many samples as a federated one of as many rounds, and
+may step far more often.
 """
 
 from __future__ import annotations

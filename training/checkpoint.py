@@ -1,8 +1,8 @@
-"""Checkpoints of a run: everything that goes on bit for bit, in NumPy files without pickle.
+"""Checkpoints of a run that resumes bit-identically, in NumPy files without pickle.
 
-`index.json` names the files that belong together and is replaced last, in one step, so a run that
-is killed at any point resumes from a whole checkpoint. Residuals are written for clients that
-changed since the checkpoint before; the other clients' files stay.
+`index.json` names the files that belong together. `save` replaces `index.json` last, in one step,
+so that a run that is killed at any point resumes from a whole checkpoint. A checkpoint writes
+residuals for the clients that changed since the previous checkpoint; the other clients' files stay.
 """
 
 from __future__ import annotations

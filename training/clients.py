@@ -31,10 +31,10 @@ class Job:
 
     Attributes:
         participant: the client's side of the aggregation.
-        residual: what the client owes; changed when it is done.
-        drops_out: whether what it learns is lost.
-        session: once the client has started, where a worker plays it.
-        error: that the last call of the client raised, there.
+        residual: the client's unsent update; changed when the round is done.
+        drops_out: whether the client's update is lost.
+        session: the round's session once the client has started, if a worker plays the client.
+        error: error of the client's last call, if a worker plays the client.
     """
 
     participant: Participant
@@ -69,20 +69,20 @@ class Clients:
     def run(
         self, number: int, participant: Participant, residual: Residual, *, drops_out: bool
     ) -> int:
-        """A client's round; returns how many values clipping cut.
+        """A client's round; returns the number of values that clipping cut.
 
         Args:
-            number: of the round.
+            number: number of the round.
             participant: the client's side of the aggregation.
-            residual: what it owes; changed.
-            drops_out: whether what it learns is lost; it then trains nothing.
+            residual: the client's unsent update; changed.
+            drops_out: whether the client's update is lost; the client then trains nothing.
         """
         return self._play(number, self._ready(number, Job(participant, residual, drops_out)))
 
     def run_all(self, number: int, jobs: Iterable[Job], done: Callable[[int], None]) -> None:
-        """The rounds of clients; `done` hears of each what `run` returns.
+        """Play the clients' rounds; calls `done` with what `run` returns for each.
 
-        Where they fetch rows, some ask before the first of them trains; see `ASKING`.
+        If clients fetch rows, some of them ask before the first of them trains; see `ASKING`.
         """
         coming = iter(jobs)
         while window := list(itertools.islice(coming, ASKING)):

@@ -89,7 +89,7 @@ def _has_trees(config: Config) -> bool:
 
 
 def _shares_a_ring(config: Config) -> bool:
-    """Whether any value is sent in the encoding of those that have none of their own."""
+    """Whether any value is sent in the shared encoding and not in a separate one."""
     own = config.encoding
     if config.aggregation not in ("plain", "fsl", "dense"):
         return True
@@ -266,7 +266,7 @@ _SETTINGS: Final = (
         "--aggregation fsl or dense, which have two servers",
     ),
 )
-"""What the preset or another setting decides."""
+"""Settings that the preset or another setting can make idle."""
 
 _SAVES_BYTES: Final = _uses(
     "encoding",
@@ -274,7 +274,7 @@ _SAVES_BYTES: Final = _uses(
     lambda c: c.aggregation in ("plain", "dense", "fsl"),
     "--aggregation plain, dense and fsl",
 )
-"""What an aggregation without it would have to leave out of bytes and model."""
+"""Settings that change bytes and model; refused if the aggregation does not use them."""
 
 _BY_AGGREGATION: Final = (
     Use("above_break_even", lambda c: c.aggregation in ("fsl", "plain"), "fsl and plain"),

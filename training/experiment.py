@@ -45,7 +45,7 @@ class Listener(Protocol):
 
 
 def _said_of(config: Config, federation: Federation) -> str:
-    """What is sent, in words."""
+    """Description of the data that clients send, in words."""
     if config.aggregation == "central":
         return "central trains in one place: nothing is sent"
     text = explained(config, federation)
@@ -63,9 +63,9 @@ def run_experiment(
 
     Args:
         config: settings.
-        folder: where the files go.
-        resume: whether to continue what is in the folder.
-        console: hears of the progress.
+        folder: folder for the files.
+        resume: whether to continue the run in the folder.
+        console: listener that receives the progress.
 
     Raises:
         ConfigError, ParameterError, DataError, FileNotFoundError: settings or data cannot be used.

@@ -199,7 +199,7 @@ _SETTING_OF: Final = {
     "lane": "a count, of server.mean = 'trained'",
     "max_weight": "1 in experiments",
 }
-"""What a plan's field is in an experiment."""
+"""Settings of an experiment that the fields of a plan stand for."""
 
 
 def _in_settings(error: ParameterError) -> ParameterError:
@@ -324,7 +324,7 @@ def embedding_tables(model: nn.Module) -> list[str]:
 
 
 def guaranteed(config: Config, plan: SeflPlan) -> Guarantee:
-    """What the noise guarantees a client that is in every round of the run.
+    """Guarantee of the noise for a client that is in every round of the run.
 
     Raises:
         ParameterError: the plan has no noise, or the extra `privacy` is missing.

@@ -21,12 +21,12 @@ from training.trainer import RoundRecord
 
 
 class Tracker:
-    """A listener that writes down elsewhere what it hears, and passes everything on.
+    """A listener that writes the run's figures down elsewhere, and passes every call on.
 
     Args:
-        config: of the run.
-        folder: of the run.
-        console: hears the same.
+        config: settings of the run.
+        folder: folder of the run.
+        console: listener that receives the same calls.
 
     Raises:
         ConfigError: the package is not installed.
@@ -88,7 +88,7 @@ class TensorBoard(Tracker):
     package, module = "tensorboard", "torch.utils.tensorboard"
 
     def open(self, finished: int) -> None:
-        """What a killed run wrote after its last checkpoint is hidden."""
+        """Open the files, and hide what a killed run wrote after its last checkpoint."""
         self._writer = self.library.SummaryWriter(
             str(self.folder / "tensorboard"), purge_step=finished + 1 if finished else None
         )
@@ -109,7 +109,7 @@ class MLflow(Tracker):
     package, module = "mlflow", "mlflow"
 
     def open(self, finished: int) -> None:
-        """Start the run, or the one of before again."""
+        """Start a new run, or continue the earlier one."""
         known = self.folder / "mlflow-run"
         if finished and known.exists():
             self.library.start_run(run_id=known.read_text().strip())
@@ -134,7 +134,7 @@ class WandB(Tracker):
     package, module = "wandb", "wandb"
 
     def open(self, finished: int) -> None:
-        """Start the run, or the one of before again."""
+        """Start a new run, or continue the earlier one."""
         known = self.folder / "wandb-run"
         before = known.read_text().strip() if finished and known.exists() else None
         run = self.library.init(

@@ -72,10 +72,10 @@ def begin_local_training(
     """Bring model and optimizer into the state in which every client starts a round.
 
     The optimizer takes the round's rate. The engine gives every client an optimizer without state
-    of earlier rounds. BatchNorm normalises by its running statistics, which nobody changes: the few
-    and similar samples of one client are no estimate of the population's (its own user embedding,
-    for one, would always be normalised to zero), and statistics are more than the servers need to
-    see.
+    of earlier rounds. BatchNorm normalises by its running statistics, which no client changes. The
+    few and similar samples of one client do not estimate the population's statistics. For example,
+    they would always normalise the client's user embedding to zero. Statistics are also more than
+    the servers need to see.
     """
     for group in optimizer.param_groups:
         if "initial_lr" in group:

@@ -102,7 +102,7 @@ def summarise(
     baselines: dict[str, float],
     metric: str,
 ) -> dict[str, Any]:
-    """What a run came to."""
+    """Results of a run: the content of `summary.json`."""
     evaluated = [record.metrics for record in records if record.metrics]
     values = [metrics[metric] for metrics in evaluated]
     messages = getattr(federation.audit.aggregation, "messages", None)

@@ -15,7 +15,7 @@ from training.section_checks import ConfigError
 _SAME_ROUNDS = (
     "seed threads workers device servers tls replace checkpoint_every eval_every patience"
 )
-"""Settings that make no row of its own."""
+"""Settings in which the runs of one row may differ."""
 HEAD = ("run", "seeds", "rounds", "last", "best", "MB up", "MB down", "exact")
 
 
@@ -39,7 +39,11 @@ class Run:
 
     @classmethod
     def read(cls, folder: Path) -> Run:
-        """Read a run's folder; raises ConfigError if it is none, or nothing was evaluated yet."""
+        """Read a run's folder.
+
+        Raises:
+            ConfigError: the folder is not that of a run, or no round is finished.
+        """
         try:
             settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
@@ -83,7 +87,7 @@ class Run:
         return statistics.fmean(line[name] for line in self.lines)
 
     def sent(self, number: int) -> float:
-        """MB that a client uploads which takes part in every round up to `number`."""
+        """MB that a client uploads if it participates in every round up to `number`."""
         return float(sum(line["upload_bytes"] for line in self.lines[:number])) / 1e6
 
 

@@ -92,7 +92,7 @@ class Together:
         return np.sort(np.concatenate(parts))
 
     def run(self, number: int, members: Sequence[Member], done: Callable[[int], None]) -> None:
-        """Clients of one round from fetching to sending; `done` hears of values cut by each."""
+        """Play a round's clients; calls `done` with the number of values cut at each client."""
         order = sorted(members, key=lambda member: _size(member.work))
         for start in range(0, len(order), _CLIENTS):
             self._run_group(number, order[start : start + _CLIENTS], done)
@@ -184,7 +184,7 @@ class Together:
         noises: Sequence[Tensor],
         rate: float,
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """What a step of SGD for each of `noises` changes at clients that begin at `start`."""
+        """Changes at clients that begin at `start`, after a step of SGD for each of `noises`."""
         take = torch.func.vmap(self._gradient, (0, 0, 0, 0, 0, 0))
         clients, pull = len(table), self._local.proximal
         before = {n: value.expand(clients, *value.shape) for n, value in start.items()}
@@ -274,7 +274,7 @@ def _replace_dropout(model: nn.Module) -> str:
 
 
 def _size(work: Work) -> tuple[int, ...]:
-    """What decides with whom a client is batched: the shape of its largest argument."""
+    """The key by which clients are batched: the reversed shape of the largest argument."""
     if not work.batches:
         return (0,)
     largest = max(work.batches[0].inputs, key=lambda tensor: tensor.dim())

@@ -67,8 +67,8 @@ class Trainer:
         config: settings.
         task: clients, model, test.
         federation: what the rounds run on.
-        residuals: by client, what it owes; kept for clients that took part.
-        mean: of the models of earlier rounds; None where `server.average` asks for none.
+        residuals: unsent updates by client, kept for clients that participated.
+        mean: mean of the models of earlier rounds; None if `server.average` asks for none.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Trainer:
         self._listing = listing_of(config, task)
 
     def run(self, first_round: int, done: Callable[[RoundRecord], bool | None]) -> None:
-        """Run the rounds from `first_round` to the last; `done` hears of each, True stops."""
+        """Run the rounds from `first_round` on; calls `done` after each, and True stops."""
         try:
             for number in range(first_round, self.config.rounds + 1):
                 record = self.run_round(number)
@@ -154,7 +154,7 @@ class Trainer:
         return [int(client) for client in chosen]
 
     def run_round(self, number: int) -> RoundRecord:
-        """One round: every client of the cohort trains and submits; the sum is applied."""
+        """Let every client of the cohort train and submit, and apply the sum."""
         record, audit = RoundRecord(number), self.federation.audit
         cohort = self.cohort(number)
         if self.config.aggregation == "central":
@@ -259,7 +259,7 @@ class Trainer:
 
 
 def mean_phases(receipts: list[Receipt]) -> dict[str, float]:
-    """Mean bytes a client by phase; a phase that a client did not reach counts as zero bytes."""
+    """Mean bytes per client by phase; a phase that a client did not reach counts as zero."""
     names = list(dict.fromkeys(name for receipt in receipts for name in receipt.phases))
     return {n: sum(r.phases.get(n, 0) for r in receipts) / len(receipts) for n in names}
 

@@ -1,10 +1,10 @@
-"""Clients of a round side by side, in processes of their own.
+"""Clients of a round side by side, in separate processes.
 
-A worker holds the torch side of the experiment, made from the same settings, and plays the clients
-that it is given with the very lines of the trainer (`clients.Clients`). Its participants are calls
-to the trainer's process, where servers, audit and residuals are. Which worker plays a client, and
-when, changes nothing: sums do not depend on the order of updates, and a client starts from what it
-hears, its residual and its seeds. What goes through the pipes comes from this program's own
+A worker holds the torch side of the experiment, made from the same settings. It plays the clients
+that it receives with the very lines of the trainer (`clients.Clients`). Its participants are calls
+to the trainer's process, which holds servers, audit and residuals. The worker that plays a client,
+and the time, change nothing. Sums do not depend on the order of updates, and a client starts from
+its downloads, its residual and its seeds. All data in the pipes come from this program's own
 children on this machine.
 """
 
@@ -65,13 +65,13 @@ class Workers:
             self._connections.append(ours)
 
     def run(self, number: int, jobs: Iterable[Job], done: Callable[[int], None]) -> None:
-        """Play a round's clients; `done` hears of each how many values clipping cut.
+        """Play a round's clients; calls `done` with the number of values cut at each client.
 
         Raises:
             ConfigError: a worker has ended.
             ConfigError, ParameterError, ProtocolError, FileNotFoundError, ValueError: what a
                 client's training raised; a note has the worker's traceback.
-            RuntimeError: it raised something else; holds the worker's traceback.
+            RuntimeError: a client's training raised another error; has the worker's traceback.
             Exception: what the aggregation raised.
         """
         idle, busy, coming = list(self._connections), {}, iter(jobs)
@@ -108,7 +108,7 @@ class Workers:
 
 
 def _error_of(kind: str | None, text: str, trace: str) -> Exception:
-    """What a worker's client raised; of a kind that the command tells in a line, that kind."""
+    """The error of a worker's client, in its own class if that is one of `_TOLD`."""
     for told in _TOLD:
         if told.__name__ == kind:
             error = told(text)
@@ -133,7 +133,7 @@ def _heard(connection: Connection) -> tuple[str, tuple[Any, ...]]:
 
 
 def _answered(job: Job, number: int, name: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-    """What a call of a worker's client gives, or the error that it raised."""
+    """Whether a call of a worker's client succeeded, and its result or its error."""
     try:
         if name == "start_round":
             job.session = job.participant.start_round(number, indices=arguments[0])

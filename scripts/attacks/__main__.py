@@ -1,12 +1,15 @@
-"""Plays every attack with its defence off and on, and prints what each of them showed.
+"""Plays every attack with its defence off and on, and prints what each attack showed.
 
     python -m scripts.attacks                                  # all of them
     python -m scripts.attacks --only leaf_relation sampled_rounds --json attacks.json
 
-An attack is a function of this folder that takes nothing and returns an `AttackResult`. The cost of
-a defence is its upload a client and round, and the processor time of an honest round with it over
-that without, in one run; a rule that adds no work says so. The exit code is 1 where an attack works
-with its defence on, or does not with its defence off, and so proves nothing.
+An attack is a function of this folder without parameters that returns an `AttackResult`. The cost
+of a defence is its upload per client and round, and a ratio of processor times. The ratio compares
+an honest round with the defence and the same round without it, in one run. If the defence is a rule
+that adds no work, the result describes the cost in words instead.
+
+The exit code is 1 if an attack works with its defence on. It is also 1 if an attack does not work
+with its defence off, because such an attack proves nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ def _plays(function: Callable[..., object]) -> bool:
 
 
 def cost(result: AttackResult) -> str:
-    """What the defence costs, in words."""
+    """Bytes that the defence adds, and its ratio of times or the description of a rule."""
     time = f"time x {result.time_ratio:.3f}" if result.time_ratio else result.cost
     return f"{result.extra_bytes:+,} bytes, {time}"
 

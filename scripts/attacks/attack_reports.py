@@ -1,10 +1,10 @@
-"""Sends forged reports through two real servers and compares their verdict with an exact oracle.
+"""Sends forged reports to two real servers and compares verdicts with an exact oracle.
 
     python -m scripts.attacks.attack_reports                  # 100,000 forged and 100,000 honest
     python -m scripts.attacks.attack_reports --count 800 --honest 800 --json attack.json
 
-The attacker is a client. He recomputes the commitment and all framing, so that only the check of
-the trees can refuse him. Eight classes, equally many reports each:
+The attacker is a client. It recomputes the commitment and all framing, so that only the check of
+the trees can refuse its report. There are eight classes, with equally many reports each:
 
     seeds             bits flipped in the master seed that one server gets
     control_bits      bits flipped in control corrections
@@ -15,27 +15,31 @@ the trees can refuse him. Eight classes, equally many reports each:
     two_points        a tree made by hand that selects two leaves
     equal_roots       equal seeds with unequal control bits: every leaf carries the value
 
-What must happen is worked out from both keys, expanded with the portable reference. For every tree
-take the leaves where the servers' states (seed and control bit) differ, and the blocks of the sum
-that are not zero. Blocks can be non-zero only at leaves that differ.
+The oracle derives the right verdict from both keys, which it expands with the portable reference.
+For every tree it finds the leaves at which the servers' states (seed and control bit) differ. It
+also finds the blocks of the sum that are not zero. Only a leaf that differs can have such a block.
 
-    1. A tree with more than one non-zero block: the report must be refused.
-    2. Every tree has at most one leaf that differs, the control bits differ there, and the check
-       word is the XOR of the leaf hashes there (any word will do where no leaf differs): the
-       report must be accepted, whatever the hints.
-    3. Anything else must be refused as well, though no tree has more than one non-zero block: the
-       check is stricter than the count of blocks. That are check words that do not fit; a leaf
-       with equal control bits, whose block is noise that no check word can cover; and two leaves
-       that differ where one block happens to be zero. No honest client ever makes one of these.
+    1. A tree has more than one nonzero block: the servers must refuse the report.
+    2. Every tree has at most one leaf that differs, with unequal control bits. The check word is
+       the XOR of the leaf hashes there, or any word if no leaf differs. The servers must accept
+       the report, whatever the hints.
+    3. Anything else: the servers must also refuse the report, though no tree has more than one
+       nonzero block. The check is stricter here than the count of blocks.
+
+Case 3 includes check words that do not fit. It includes a leaf with equal control bits, whose block
+is noise that no check word can cover. It also includes two leaves that differ, where one block
+happens to be zero. No honest client ever makes one of these trees.
 
 So "at most one block, therefore accepted" holds for all trees that an honest client could have
-made and for all hints, and fails on purpose in case 3; the table counts that case by class. Flips
-in hints never change the verdict: the check certifies trees, and every hint on a certified tree is
-a point function.
+made, and for all hints. This rule fails on purpose in case 3, and the table counts that case by
+class. Flips in hints never change the verdict, because the check certifies trees. Every hint on a
+certified tree is a point function.
 
-Besides, honest reports are sent (none may be refused), and public parts altered after the
-commitment (every one must be refused by its hash). The exit code is 1 on any deviation. A check
-that always passes, or one that leaves the control bit out of the hash, makes the script fail;
+The program also sends honest reports, and the servers must accept all of them. In other reports it
+alters the public share after the commitment, and the servers must refuse all of these by the hash.
+The exit code is 1 on any deviation.
+
+The script fails if a check always passes or leaves the control bit out of the hash.
 `tests/scripts/test_attack_reports.py` shows that.
 """
 
@@ -146,7 +150,7 @@ def play(task: tuple[int, int, tuple[str, ...]]) -> dict[str, Tally]:
 
 
 def play_relays(task: tuple[int, int]) -> Tally:
-    """Honest reports whose public part one server alters before it relays it."""
+    """Honest reports whose public share one server alters before it relays it."""
     seed, count = task
     rng = np.random.default_rng(seed)
     plan = make_plan(*PLANS[seed % len(PLANS)], max_clients=count)

@@ -184,10 +184,11 @@ def _time_ratio() -> float:
 
 
 def read_seeds() -> AttackResult:
-    """Who carries the traffic to both servers in the clear, as what ends TLS does, reads the seeds.
+    """A party that carries the traffic to both servers in the clear reads the master seeds.
 
-    Both master seeds open everything that a client sends, and both answers. With the defence on
-    each seed is sealed to the public key of its server, which the plan names.
+    A party that ends TLS is in this place. Both master seeds open everything that a client sends,
+    and both answers. With the defence on, the client seals each seed to the public key of its
+    server, which the plan names.
     """
     read = {on: rows_behind_seeds(on=on) for on in (False, True)}
     plain = retrieving_plan()
@@ -232,7 +233,7 @@ class Reader(InProcess):
 
 
 def both_masks(*, on: bool) -> AbstractContextManager[object]:
-    """Whether the addressee of masked values has a mask in them, too."""
+    """Whether masked values also contain the mask of their addressee."""
 
     def one_mask(context: ReportContext, segment: TreeSegment, seed: bytes, party: int) -> Bytes:
         mask = _HONEST(context, segment, seed, party)
@@ -243,7 +244,7 @@ def both_masks(*, on: bool) -> AbstractContextManager[object]:
 
 
 def read_halves(*, on: bool) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """What the carrier takes for the sums of even-numbered and of odd-numbered clients."""
+    """The carrier's results for the sums of even-numbered and of odd-numbered clients."""
     plan, servers = sealed_servers(dense_plan(), {"rest": np.zeros(_SIZE, np.float32)})
     reader = Reader(plan, servers)
     begin_round(servers, 1)
@@ -268,13 +269,15 @@ def _shares(plan: Plan, servers: tuple[Server, Server]) -> list[npt.NDArray[np.u
 
 
 def carried_masks() -> AttackResult:
-    """Who carries messages to both servers, and what they exchange, splits the dense sum in two.
+    """A party that carries all messages, also those between servers, splits the dense sum.
 
-    With one mask alone, a server's share of a dense sum is the masks of half of the clients plus
-    the masked values of the other half, and the carrier has seen all masked values. It subtracts
-    what it has and gets the sums of even-numbered and of odd-numbered clients; where it held back
-    all but one of a half, that is the client's update. It reads only. With the defence on what
-    travels carries a mask of its own addressee, too.
+    With one mask alone, a server's share of a dense sum has two parts. They are the masks of half
+    of the clients, and the masked values of the other half. The carrier has seen all masked values,
+    and subtracts them. It gets the sums of even-numbered and of odd-numbered clients.
+
+    If the carrier held back all clients of a half except one, the sum of that half is this client's
+    update. Here the carrier only reads. With the defence on, masked values also contain a mask of
+    their addressee.
     """
     off, on = (read_halves(on=on)[0] for on in (False, True))
     return AttackResult(
@@ -338,7 +341,7 @@ class Altering(InProcess):
 
 
 def flip_hints(plan: Plan, public: bytes | memoryview) -> bytes:
-    """The public part with a high bit of every hint flipped."""
+    """The public share with a high bit of every hint flipped."""
     (segment,) = plan.segments
     altered = np.frombuffer(public, np.uint8).copy()
     hints = altered[segment.tree_bytes :].view("<u4")
@@ -353,7 +356,7 @@ def tagged_uploads(*, on: bool) -> AbstractContextManager[object]:
 
 
 def attacked_round(*, on: bool) -> Opened:
-    """What is opened where everybody sends 9 at every row but the victim, which sends at three."""
+    """The aggregate, if other clients send 9 to each row, and the victim to three rows."""
     plan, servers = sealed_servers(trees_plan(), {"rows": np.zeros(_NUM_ROWS, np.float32)})
     begin_round(servers, _ROUND)
     with tagged_uploads(on=on):
@@ -376,12 +379,15 @@ def rows_read(opened: Opened) -> set[int]:
 
 
 def altered_on_the_way() -> AttackResult:
-    """Who ends TLS before both servers alters a report, and its commitment to fit; reads the rows.
+    """A party that ends TLS before both servers alters a report, and reads its rows.
 
-    A commitment needs no secret. Off the point a hint adds nothing, at the point all of it: whoever
-    flips a high bit of every hint marks the positions that the client selected, in the aggregate
-    or, as here, by what the check of ranges zeroes. With the defence on each upload carries a tag
-    under the master seed that is sealed to its server.
+    A commitment needs no secret, so the party makes one that fits the altered report. A hint adds
+    its value at the selected position, and adds nothing elsewhere. A party that flips a high bit of
+    every hint marks the positions that the client selected. They show in the aggregate or, as here,
+    in the rows that the check of ranges sets to zero.
+
+    With the defence on, each upload carries a tag under the master seed, which is sealed to its
+    server.
     """
     off, on = (attacked_round(on=on) for on in (False, True))
     return AttackResult(
@@ -427,7 +433,7 @@ def take_part(client: Client) -> None:
 
 
 def alone_in_the_sum(*, on: bool) -> bool:
-    """Whether a sum is opened that holds nothing but the victim's update."""
+    """Whether the servers open a sum that holds the victim's update and no other."""
     plan, servers = sealed_servers(dense_plan(), {"rest": np.zeros(5, np.float32)})
     carrier = Showing(plan, servers)
     begin_round(servers, 1)
@@ -443,11 +449,12 @@ def alone_in_the_sum(*, on: bool) -> bool:
 
 
 def another_model() -> AttackResult:
-    """Who carries messages shows all clients but one a model on which nobody can train.
+    """A carrier of messages shows all clients except one a model on which training fails.
 
-    Their training fails, as it may over values of their own, so each of them sends a dummy report,
-    which counts towards `min_clients`; the aggregate is the update of the one. With the defence on
-    the tag of a report also covers the digests of the model that the client heard, dummy or not.
+    Training may also fail because of a client's own values, so a client whose training fails sends
+    a dummy report. This report counts towards `min_clients`, and the aggregate is the update of the
+    remaining client. With the defence on, the tag of each report, also of a dummy, covers the
+    digests of the model that the client received.
     """
     off, on = (alone_in_the_sum(on=on) for on in (False, True))
     return AttackResult(

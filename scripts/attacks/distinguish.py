@@ -1,14 +1,19 @@
-"""Simple distinguishers on one server's view of a client: what it selected, which bins it filled.
+"""Simple distinguishers of selected positions and filled bins, on one server's view.
 
     python -m scripts.attacks.distinguish                     # 10,000 trials of each
     python -m scripts.attacks.distinguish --trials 2000 --time-trials 0 --json distinguish.json
 
-Three secrets: the selected position of a tree, from one server's key; occupied or dummy bins, by
-bytes; full or empty reports, by the time that a server takes. For the first, a distinguisher
-guesses every bit of the position, and an exact binomial test counts right guesses. For the others
-it computes a number for each bin or report, and a rank-sum test compares the two groups. All p are
-two-sided. No distinguisher may find anything in what our client sends (p > 1e-4 each; 37
-of them go wrong by chance in one run of 270), and each planted fault must be found (p < 1e-9):
+There are three secrets. The first is the selected position of a tree, by one server's key. The
+second is which bins are occupied and which are dummies, by their bytes. The third is which reports
+are full and which are empty, by the time that a server takes.
+
+For the first secret, a distinguisher guesses every bit of the position, and an exact binomial test
+counts right guesses. For the other two, it computes a number for each bin or report, and a rank-sum
+test compares the two groups. All p are two-sided.
+
+No distinguisher may find anything in what the client of torchfsl sends (p > 1e-4 each). By chance,
+one of the 37 distinguishers fails in one run of 270. The distinguishers must find each planted
+fault (p < 1e-9):
 
     unmasked control bits     the corrections carry the position's bits without the parties' bits
     32-bit masks              one party's seeds hide only 32 bits of every correction word
@@ -16,10 +21,10 @@ of them go wrong by chance in one run of 270), and each planted fault must be fo
     dummies at position 0     together with either of the first two
     empty bins are skipped    client and server leave out zero hints
 
-Dummies at position 0 alone show nothing to one server: its view of a tree does not depend on the
-position, whatever that is. They show as soon as anything leaks positions, passively (the first two
-faults) or actively (an altered correction word, `tests/security/test_malicious_server.py`), which
-is why dummies have random positions.
+Dummies at position 0 alone show nothing to one server, because its view of a tree does not depend
+on the position. As soon as anything leaks positions, such dummies show, so dummies have random
+positions. The first two faults are passive leaks. An altered correction word
+(`tests/security/test_malicious_server.py`) is an active leak.
 """
 
 from __future__ import annotations

@@ -1,17 +1,23 @@
-"""Simple distinguishers on one server's view of proofs: dummies from updates, wraps from none.
+"""Simple distinguishers of dummies and of wrapped values, on one server's view of proofs.
 
     python -m scripts.attacks.distinguish_proofs [--reports 10000] [--json FILE]
 
-What a server sees of a report's proof: its share of slack and field elements, carry trees and their
-hints, what its peer says of it, and both verdicts added. Of each of these, numbers are made (bits
-set, bytes that are zero, bytes at both ends), and a rank-sum test compares reports of zeros with
-reports near the bound, and reports in which a value has wrapped with others. Nothing may be found
-(p > 1e-5 each, of 88). A share of slack is not held against wraps: with the value it decides
-whether there is one (near the end of its range), as it must, and is uniform whatever the value,
-which `full` looks at. Each planted fault must be found (p < 1e-9):
+A server sees its share of a proof's slack and field elements, carry trees and their hints. It also
+sees its peer's message about the proof, and the sum of both verdicts. From each of these, the
+program makes numbers: bits set, bytes that are zero, and bytes at both ends.
+
+A rank-sum test compares reports of zeros with reports near the bound. It also compares reports in
+which a value has wrapped with other reports. The tests must not find a difference (p > 1e-5 each,
+of 88).
+
+The program does not compare shares of slack by wraps. Together with the value, a share of slack
+decides whether there is a wrap (near the end of its range), as it must. The share is uniform
+whatever the value, and the label `full` tests this.
+
+The distinguishers must find each planted fault (p < 1e-9):
 
     no masks            slack and elements travel as they are
-    idle hints of zeros carry trees that correct nothing say so
+    idle hints of zeros carry trees that correct nothing have hints of zeros
 """
 
 from __future__ import annotations
@@ -116,7 +122,7 @@ FEATURES: Final[dict[str, Callable[[Bytes], Float64]]] = {
 
 
 def look(reports: int, seed: int, parties: tuple[int, ...] = (0, 1)) -> dict[str, float]:
-    """The p of every distinguisher over so many reports a server."""
+    """The p of every distinguisher, over this number of reports per server."""
     rng, found = np.random.default_rng(seed), dict[str, float]()
     for party in parties:
         rounds = [observe(party, rng) for _ in range(-(-reports // CLIENTS))]

@@ -70,7 +70,7 @@ class Forgery:
 
     @property
     def context(self) -> ReportContext:
-        """What the report's keys are bound to."""
+        """Plan, client, round and nonces, to which the report's keys are bound."""
         trees = TreeContext(self.plan, self.round_number, self.client, self.nonce)
         return ReportContext(trees, self.round_number, self.hint_nonce)
 
@@ -137,12 +137,12 @@ def grow(report: Forgery) -> None:
 
 
 def copy_trees(part: dpf.Trees) -> dpf.Trees:
-    """The same trees in arrays of their own."""
+    """The same trees in separate arrays."""
     return dpf.Trees(part.group, part.cw.copy(), part.cw_right.copy(), part.check.copy())
 
 
 def copy_report(report: Forgery) -> Forgery:
-    """The same report in arrays of its own."""
+    """The same report in separate arrays."""
     trees = [copy_trees(part) for part in report.trees]
     seeds, hints = list(report.seeds), report.hints.copy()
     return dataclasses.replace(report, seeds=seeds, trees=trees, hints=hints)

@@ -61,14 +61,14 @@ def sum_digest(rows: Bytes) -> Bytes:
 
 @dataclass(frozen=True)
 class Retrievals:
-    """Many retrievals of one leaf each, of a table of their own: what server 0 has and has not.
+    """Many draws of a table, one selected leaf, and the secrets of both servers.
 
     Attributes:
-        rows: `[M, LEAVES, ROW_BYTES]`.
+        rows: `[M, LEAVES, ROW_BYTES]`, a separate table for each draw.
         own: `[M, LEAVES]` secrets of server 0.
         bits: `[M, LEAVES]` control bits of server 0, 0 or 1.
         alpha: `[M]` selected leaves. Not known to server 0.
-        other: `[M]` the other server's secret there. Not known to server 0.
+        other: `[M]` secrets of the other server at the selected leaves. Not known to server 0.
     """
 
     rows: Bytes
@@ -153,11 +153,12 @@ FORGERS: tuple[Forger, ...] = (at_random, mended, other_row, tag_alone, same_sum
 
 
 def passed(forger: Forger, digest: Digest, count: int, seed: int) -> tuple[int, int, int]:
-    """Forgeries of `count` that the client takes.
+    """Numbers of forgeries, of `count`, that the client accepts.
 
     Returns:
-        Those taken where leaf 0 is the selected one, how many were tried there, and those taken
-        elsewhere. One that alters nothing of what is sent is not counted.
+        Accepted forgeries with leaf 0 selected, all forgeries with leaf 0 selected, and accepted
+        forgeries with another leaf selected. A forgery that alters neither answer nor tag does not
+        count as accepted.
     """
     seen = Retrievals.draw(count, seed)
     answers, tags = forger(seen, digest, np.random.default_rng(seed + 1))

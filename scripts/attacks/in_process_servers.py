@@ -126,7 +126,7 @@ class InProcessServers:
         folder: of certificates and states.
 
     Attributes:
-        stations: the state of each server, by party.
+        `stations`: the state of each server, by party.
         ended: by party, statuses with which its process would have ended.
     """
 

@@ -1,19 +1,24 @@
-"""A submodel that one client alone has trained is opened: the sum is that client's update.
+"""Reads the update of a client that alone has trained a submodel, from the aggregate.
 
     python -m scripts.attacks.isolated_submodels                        # on synthetic images
     python -m scripts.attacks.isolated_submodels --data mnist           # a folder, or a Hub name
 
-After section III of Sami and Guler, *Secure Submodel Aggregation for Resource-Aware Federated
-Learning*. Each client has one sample and sends one gradient of a hidden layer in four shards. In a
-shard of one client every unit's gradient of weights is the sample times its gradient of the bias:
-their ratio is the sample, and that all units agree on it shows that the client was alone. With two
-clients, of which the narrow one's shard is among those of the wide one, the rest follows: the wide
-client's gradient in the shared shard is computed from its sample and subtracted.
+The attack follows section III of Sami and Guler, *Secure Submodel Aggregation for Resource-Aware
+Federated Learning*. Each client has one sample and sends one gradient of a hidden layer in four
+shards. In a shard of one client, every unit's gradient of weights is the sample times its gradient
+of the bias. The ratio of these gradients is the sample, and if all units agree on it, the client
+was alone.
 
-The paper attacks sums whose positions are known. The sums alone do as well, and those are what any
-protocol opens, SESA's too: hiding positions is no defence. The one here is to refuse plans and
-rounds that leave a submodel with fewer than two honest contributors (`max_isolation`). What it does
-not stop is printed: a unit that fires for one client's sample alone gives it, in any shard.
+With two clients, the narrow client's shard is among those of the wide client, and the rest follows.
+The attacker computes the wide client's gradient in the shared shard from that client's sample, and
+subtracts this gradient.
+
+The paper attacks sums whose positions are known. The sums alone also suffice, and every protocol
+opens them, also SESA. Therefore hiding positions is not a defence.
+
+The defence here refuses plans and rounds that leave a submodel with fewer than two honest
+contributors (`max_isolation`). The program prints what the defence does not stop: a unit that fires
+for one client's sample alone gives this sample, in any shard.
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ NEAR: Final = 0.01
 """A sample is read if no value is further off; images have deviation 1."""
 
 FIRES: Final = 2.0**-14
-"""Least gradient of a bias that is told from rounding."""
+"""Least gradient of a bias that the attack distinguishes from rounding."""
 
 
 class Sample(NamedTuple):
@@ -83,7 +88,7 @@ class Network:
         return Sample(image.double().numpy().ravel(), int(self.examples.labels[place]))
 
     def gradient(self, sample: Sample, taken: Iterable[int]) -> Update:
-        """What a client sends: the quantised gradient of its sample, of its shards and the rest."""
+        """A client's quantised update from its sample: its shards, and the rest."""
         taken = sorted(taken)
         self.net.take([taken])
         self.net.zero_grad()

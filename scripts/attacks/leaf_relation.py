@@ -35,7 +35,7 @@ def inverse(key: bytes, blocks: Bytes) -> Bytes:
 
 
 def tweak(leaf: int, half: int = 0) -> Bytes:
-    """What distinguishes the places of a hash: leaf, tree and half."""
+    """Encoding of a hash's place: leaf, tree and half."""
     out = np.zeros(16, dtype=np.uint8)
     out[0], out[8], out[12] = leaf, TREE, half
     return out

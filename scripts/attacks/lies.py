@@ -1,7 +1,8 @@
-"""What clients say that write more than an honest one may, and the plans that they say it to.
+"""Lies of clients that write more than an honest one may, and the plans for them.
 
-A `Lie` alters what an honest client's code sends: values before trees and proof are made of them,
-the weight, slack, carries, what is said of carries, or the finished proof (`lying_clients.lying`).
+A `Lie` alters what an honest client's code sends (`lying_clients.lying`). It alters values before
+the client makes trees and proof of them, the weight, slack, or carries. It may also alter the
+stated sum of the carries, or the finished proof.
 """
 
 from __future__ import annotations
@@ -31,18 +32,22 @@ Alter = Callable[[Whole], Whole]
 
 @dataclass(frozen=True, slots=True)
 class Lie:
-    """What a client alters.
+    """Alterations of a report by its client, and the checks that refuse them.
 
     Attributes:
-        values: `int64[num_trees, 1 + tau]`, count or weight first, of the segment with trees.
-        weight: what is claimed instead of the client's weight, in lanes and values, too.
-        claim: the weight in front of the dense segment alone.
-        slack: slack values; None takes four squares of what is left, or zeros if less is.
-        wraps: the carries by position, beside those that are needed.
-        twice: whether the first carry tree carries at the slot beside its own, too.
-        proven: `int64[num_values]`, what is proven instead of what is sent.
-        bits: which say how much all carry trees carry.
-        proof: field elements of the finished proof; `proof_of_weights`, of that of weights.
+        values: alteration of `int64[num_trees, 1 + tau]`, count or weight first, of the segment
+            with trees.
+        weight: weight instead of the client's own, also in the weight column and in the values.
+        claim: weight in front of the dense segment alone.
+        slack: alteration of slack values; None leaves four squares that fill up the bound, or zeros
+            if the bound is exceeded.
+        wraps: alteration of the carries that are needed, by position.
+        twice: whether the first carry tree also carries at the slot next to its own.
+        proven: alteration of `int64[num_values]`; the proof is about the result, not about what is
+            sent.
+        bits: alteration of the bits that state how much all carry trees carry.
+        proof: alteration of field elements of the finished proof.
+        proof_of_weights: the same for the proof of weights.
         needs: the checks that refuse it; `gadget` is the proof of sums of squares itself.
     """
 
@@ -64,7 +69,7 @@ def plan_with(
 ) -> Plan:
     """Eight rows of two values, counted or weighted, in bins, and three dense values.
 
-    `own` gives the rows a bound of their own, below that of the whole update.
+    If `own` is true, the rows have a separate bound, below that of the whole update.
     """
     sizes = {"num_bins": 6, "theta": 4, "stash": 1, "check_bytes": CHECK_BYTES}
     sizes["l2_bound"] = OWN if own else 0
@@ -209,13 +214,13 @@ OWN_LIES: Final[dict[str, Lie]] = {
     "one above a segment's bound": Lie(("norm of a segment",), _own_and_one),
     "a segment's slack too large": Lie(("norm of a segment",), slack=_at(4, 1)),
 }
-"""By name, to plans whose segments have bounds of their own, all within the whole bound."""
+"""By name, for plans with separate bounds per segment; all keep the whole update's bound."""
 
 KINDS: Final = (LIES, WEIGHT_LIES, OWN_LIES)
 
 
 def plan_to(lies: dict[str, Lie], proofs: Proofs) -> Plan:
-    """The plan that lies of a kind are told to."""
+    """The plan for lies of one kind."""
     return plan_with(
         proofs, lane="weight" if lies is WEIGHT_LIES else "count", own=lies is OWN_LIES
     )

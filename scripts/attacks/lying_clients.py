@@ -1,7 +1,7 @@
-"""Clients that write more than an honest one may, under plans with proofs: what each of them tries.
+"""Plays clients that write more than an honest client may, under plans with proofs.
 
-Where a lie (`lies`) makes a false statement, the client proves it with the honest code, which is
-the best that is known.
+If a lie (`lies`) makes a false statement, the client proves the statement with the honest code. No
+better method is known.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attacks of the owner of a task by the plan that it makes, alone or with a server or client."""
+"""Attacks of the coordinator by the plan that it makes, alone or with a server or client."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ _SEED_FLOORS: Final = ClientPolicy(sealed=False, min_clients=1)
 
 
 def chosen_coin() -> AttackResult:
-    """The owner and server 0 choose the hash seed after server 1 has shown its coin.
+    """The coordinator and server 0 choose the hash seed after server 1 has shown its coin.
 
-    Off: the seed is a digest of both coins, and nobody commits to one. Who speaks last tries coins
-    until the seed suits, here until it begins with twelve zero bits; a seed under which a guessed
-    set of rows does not fit would be looked for in the same way. On: both commit first.
+    With the defence off, the seed is a digest of both coins, and the servers do not commit to their
+    coins. The party that shows its coin last tries coins until the seed suits. Here the seed suits
+    if it begins with twelve zero bits. The party could search in the same way for a seed under
+    which a guessed set of rows does not fit.
+
+    With the defence on, both servers commit first.
     """
     plan = make_plan(8, 8, 0, 0)
     template = coin.template_of(plan)
@@ -92,10 +95,11 @@ _FLOORS = ClientPolicy(joint_coin=False, sealed=False, min_clients=1)
 
 
 def unverified_plan() -> AttackResult:
-    """The owner plans without check words: a malicious client writes to rows that it may not touch.
+    """A plan without check words: a malicious client writes to rows that it may not touch.
 
-    Whether trees are checked stands in the plan, which the owner alone makes. The client alters a
-    correction word of its own report; every leaf below it becomes garbage in the sum.
+    The plan states whether servers check trees, and the coordinator alone makes the plan. The
+    client alters correction words of its report. Every leaf below such a word becomes garbage in
+    the sum.
     """
     plan = make_plan(64, 64, 0, 1, verified=False)
     ruined = _ruined_rows(plan)
@@ -113,7 +117,7 @@ def unverified_plan() -> AttackResult:
 
 
 def outcome(plan: Plan) -> str:
-    """What a client with the default floors does with a plan."""
+    """A client's verdict on a plan, by the minimum requirements `_FLOORS`."""
     try:
         _FLOORS.check(plan)
     except ParameterError as error:
@@ -142,11 +146,11 @@ _GUESS: Final = np.array([1, 5, 11, 19, 27, 38])
 
 
 def crowded_layout() -> AttackResult:
-    """The owner plans too few bins: rows that clients trained are left out, as the owner likes.
+    """The coordinator plans too few bins, so that rows of its choice are missing in the sum.
 
-    Under a layout of 6 bins for 6 rows most hash seeds leave some row of a guessed set without a
-    bin. The owner takes a seed under which the guessed set loses a row, and reads from that row's
-    sum whether the victim selected the set: alone the row finds a bin.
+    Under a layout of 6 bins for 6 rows, most hash seeds leave some row of a guessed set without a
+    bin. The coordinator takes a seed under which the guessed set loses a row. From that row's sum
+    it reads whether the victim selected the set, because the row alone finds a bin.
     """
     plan = crowded_plan()
     guessed, fewer = _sum_of(plan, _GUESS), _sum_of(plan, _GUESS[:1])
@@ -179,7 +183,7 @@ def crowded_plan() -> Plan:
 
 
 def _sum_of(plan: Plan, rows: Indices) -> Indices:
-    """What a round opens in which the victim sends ones on these rows."""
+    """The aggregate of a round in which the victim sends ones on these rows."""
     ones = np.ones((len(rows), 1), dtype=np.int64)
     update = {"t": SegmentUpdate(rows, ones)}
     return run_round(two_servers(plan), {0: update}, round_number=1).sums["t"].reshape(-1)
@@ -192,10 +196,10 @@ _VALUES: Final = np.array([[3], [-7], [0], [12], [5], [-1], [9], [2]])
 
 
 def many_rounds() -> AttackResult:
-    """The owner opens more rounds than the noise was made for: their mean is the plain value.
+    """The coordinator opens more rounds than the noise was made for, and takes their mean.
 
-    The victim sends the same update every round, sybils send zeros. The noise of one round hides
-    it; that of many rounds averages out.
+    This mean is the plain value. The victim sends the same update in every round, and a sybil sends
+    zeros. The noise of one round hides the update, but the noise of many rounds averages out.
     """
     segment = TreeSegment("d", "dense", (TensorSpec("d", (8,)),), 8, 1, 8)
     fields = {"encoding": FixedPoint(64, 0, 100.0), "l2_bound": 30, "noise_sigma": _SIGMA}
@@ -240,10 +244,10 @@ _SECRET: Final = 77
 
 
 def few_contributors() -> AttackResult:
-    """A row that one client alone has touched is opened: the sum is that client's row.
+    """The servers open a row that one client alone has touched: the sum is that client's row.
 
-    Three clients share row 0, and one of them alone has row 5. Any server, and whoever sees the
-    opened sums, reads row 5 as it was sent.
+    Three clients share row 0, and one of them alone has row 5. Any server, and any party that sees
+    the aggregate, reads row 5 as the client sent it.
     """
     plan = dataclasses.replace(make_plan(8, 8, 0, 0), lane="count")
     guarded = dataclasses.replace(plan, min_contributors=2)

@@ -1,17 +1,19 @@
-"""A client that asks one picture three times reads the first layer of the network that answers.
+"""Asks one picture three times, and reads the first layer of the network that answers.
 
     python -m scripts.attacks.published_relu
 
-Against the protocol as published for private heterogeneous learning (`published`). Its DReLU shows
-the asking party z = r y for every hidden value y, r > 0 random. Asked three times, the gcd of a
-value's three maskings is its magnitude five times of six, and the sign is open. Outputs at known
-positions of a known picture are then linear equations in the layer's weights, some of them wrong;
-a few rounds of reweighted least squares find the wrong ones, and the rest gives every weight to
-the last bit. The asking party follows the protocol to the letter.
+The target is the protocol as published for private heterogeneous learning (`published`). Its DReLU
+shows the asking party z = r y for every hidden value y, with random r > 0. If the party asks three
+times, the gcd of a value's three maskings is its magnitude five times of six. The sign is not
+hidden.
 
-The defence is the protocol of torchfsl.privhfl (`secure`): what the asking party receives is one
-sum of masked logits a batch, so that there is no z to begin with. A random sign of r is no
-defence: it hides signs, and gcds remain; that is printed, too.
+Outputs at known positions of a known picture are then linear equations in the layer's weights, some
+of them wrong. Reweighted least squares finds the wrong equations, and the rest gives every weight
+to the last bit. The asking party follows the protocol to the letter.
+
+The defence is the protocol of torchfsl.privhfl (`secure`). There the asking party receives one sum
+of masked logits per batch, and does not receive any z. A random sign of r is not a defence, because
+it hides signs, and gcds remain. The program also prints this.
 """
 
 from __future__ import annotations
@@ -40,13 +42,13 @@ VICTIM: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the asking party found.
+    """Findings of the asking party.
 
     Attributes:
         channels: channels of the first layer whose weights and bias it has to the last bit.
-        gcds: by number of maskings the share of values whose magnitude is their gcd.
+        gcds: by number of maskings, the share of values whose magnitude is their gcd.
         signs: share of values whose sign is that of z.
-        messages: kinds of what it received.
+        messages: kinds of messages that the party received.
     """
 
     channels: int

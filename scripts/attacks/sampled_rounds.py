@@ -1,9 +1,11 @@
-"""Epsilon of rounds of random clients, whose number everybody knows.
+"""Epsilon of rounds of random clients, if the number of clients is public.
 
-The public sees how many reports a round has. Who was not drawn then leaves the place to somebody
-else, and where that one sent the opposite, the sum tells more than a Poisson sample of the same
-rate would: the true epsilon, computed here for these neighbours, is above the one that Poisson
-accounting states. Needs `torchfsl[privacy]`.
+The public sees the number of reports of each round. If a client is not drawn, another client takes
+its place. If this other client sent the opposite update, the sum shows more than a Poisson sample
+of the same rate would.
+
+The program computes a lower bound of the true epsilon for these neighbours. This bound is above the
+epsilon that Poisson accounting states. The program needs `torchfsl[privacy]`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def true_epsilon(multiplier: float, rate: float, rounds: int, delta: float) -> f
 
 
 def poisson_epsilon(multiplier: float, rate: float, rounds: int, delta: float) -> float:
-    """What accounting says that takes the number of reports for a secret."""
+    """Epsilon by accounting that takes the number of reports for a secret."""
     accounting = importlib.import_module("dp_accounting")
     accountant = accounting.pld.PLDAccountant(accounting.NeighboringRelation.REPLACE_SPECIAL)
     event = accounting.PoissonSampledDpEvent(rate, accounting.GaussianDpEvent(multiplier))
@@ -43,7 +45,7 @@ def poisson_epsilon(multiplier: float, rate: float, rounds: int, delta: float) -
 
 
 def sampled_rounds() -> AttackResult:
-    """The true epsilon beside both statements."""
+    """The true epsilon, compared with the statements of both methods of accounting."""
     true = true_epsilon(MULTIPLIER, RATE, ROUNDS, DELTA)
     off = poisson_epsilon(MULTIPLIER, RATE, ROUNDS, DELTA)
     on = sampled_gaussian.epsilon(MULTIPLIER, DELTA, ROUNDS, RATE)

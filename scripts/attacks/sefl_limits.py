@@ -1,21 +1,23 @@
-"""What a malicious aggregator of SEFL can read: one client's update, and the secret key.
+"""Reads one client's update and the secret key, as a malicious aggregator of SEFL.
 
     python -m scripts.attacks.sefl_limits
 
-Nothing here is switched off and on: the aggregator of `torchfsl.sefl` is trusted to follow the
-protocol, SECURITY.md says so, and two servers with additive shares (`--aggregation dense`) are the
-answer where that is too much.
+This program does not switch a defence off and on. `torchfsl.sefl` trusts its aggregator to follow
+the protocol, and SECURITY.md states this. If that is too much trust, use two servers with additive
+shares (`--aggregation dense`).
 
 The key holder sees a masked plaintext, a list of names and receipts. One client's ciphertext under
-the mask looks like the sum of all of them, and it must: whoever could tell could decrypt the rest.
-Both servers' noise is still in what is opened.
+the mask looks like the sum of all of them. It must, because a party that could distinguish them
+could decrypt the rest. The opened values still contain the noise of both servers.
 
 A ciphertext is a pair of polynomials (c0, c1) with c0 + c1 s near the message times q / t, where s
 is the secret key. The pair (0, q / t) is well formed, has next to no noise, and its message is s
-itself, of which one opening gives every coefficient in a plan of as many values as a ciphertext has
-slots. All that clients ever sent under the key can then be read. A key holder that looks for a c0
-of zeros is not helped: anything that the aggregator can take off again may be added. Noise, which
-the plan here lacks, would ask for more openings (not tried).
+itself. If a plan has as many values as a ciphertext has slots, one opening gives every coefficient
+of s. The aggregator can then read all that clients ever sent under the key.
+
+A key holder that looks for a c0 of zeros does not prevent this attack. The aggregator may add
+anything to c0 that it can take off again. The plan here does not have noise. With noise, the attack
+would need more openings (not tried).
 """
 
 from __future__ import annotations
@@ -44,16 +46,16 @@ from torchfsl.types import Whole
 def open_one_client(
     aggregator: Aggregator, key_holder: KeyHolder, victim: Update, others: Mapping[int, Update]
 ) -> dict[str, Whole]:
-    """What an aggregator gets that lists all clients and sends the victim's ciphertext alone.
+    """Values for an aggregator that lists all clients and sends only the victim's ciphertext.
 
     Args:
-        aggregator: idle; its class is honest, its owner is not.
-        key_holder: honest.
+        aggregator: idle aggregator; its class is honest, the party that runs it is not.
+        key_holder: honest key holder.
         victim: client 1's update.
-        others: of clients with other numbers.
+        others: updates of clients with other numbers.
 
     Returns:
-        By segment what the aggregator opens.
+        By segment, the values that the aggregator opens.
     """
     number = aggregator.last_round + 1
     aggregator.open_round(number)

@@ -205,7 +205,7 @@ def make_plan(min_clients: int) -> Plan:
 
 
 def make_update(plan: Plan, client: int) -> Update:
-    """Anything; nobody else's is like it."""
+    """A random update, unlike that of any other client."""
     return random_update(plan, client, plan.encoding.q_max - 1)
 
 
@@ -240,12 +240,14 @@ def is_sum_of(opened: Opened | None, clients: Iterable[int], plan: Plan) -> bool
 
 
 def spoiled_clients() -> AttackResult:
-    """Server 0 spoils the round for every client but one, so that `min_clients` counts dummies.
+    """Server 0 spoils a round for all clients except one, so that dummies reach `min_clients`.
 
-    Three ways: a flipped bit in its answers; one in the model or digest that it shows; refused
-    calls. With the defence off a client that notices sends an all-dummy report, as it does when
-    something private fails; the honest server counts that, and the aggregate is the victim's
-    update. With it on the client is silent: no such round has `min_clients` reports.
+    Server 0 has three ways. It flips a bit in its answers, flips a bit in the model or digest that
+    it shows, or refuses calls. With the defence off, a client that notices this sends an all-dummy
+    report, as it does when something private fails. The honest server counts that report, and the
+    aggregate is the victim's update.
+
+    With the defence on, the client is silent, and no such round has `min_clients` reports.
     """
     plan, others = make_plan(CLIENTS), [c for c in range(CLIENTS) if c != VICTIM]
     opened = {

@@ -1,8 +1,8 @@
-"""One server in a process of its own: what it takes in memory, and its time without company.
+"""One server in a separate process: its memory, and its time without the other's load.
 
-A client's messages are written to files. Then two processes, one a server, read theirs and talk to
-each other through a pipe; only one of them computes at a time, so that it has the machine for
-itself. The larger figure of the two counts.
+`run_apart` writes the clients' messages to files. Then two processes, one per server, read their
+messages and exchange data through a pipe. Only one process computes at a time, so that it has the
+machine for itself. Of each figure `run_apart` returns the larger one of the two.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run_apart(plan: Plan, sent: list[tuple[int, bytes]]) -> dict[str, float]:
 
 
 def relayed(server: Server, kind: Kind, client: int) -> tuple[bytes, bytes | memoryview]:
-    """What the other server gets of a client's message."""
+    """The parts of a client's message that this server sends to the other one."""
     return server.reports.relay_parts(kind, client)
 
 
@@ -61,7 +61,7 @@ def settle(server: Server) -> None:
 
 
 def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, turn: Any) -> None:
-    """One server, from its permutations to the opened sum."""
+    """Run one server, from its permutations to the aggregate."""
     seconds: dict[str, float] = {}
     peaks: dict[str, float] = {}
 

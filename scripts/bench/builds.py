@@ -29,7 +29,7 @@ _CEILING_BLOCKS: Final = 1 << 22
 
 
 def load(file: Path, name: str) -> ModuleType:
-    """The extension in `file`; both builds lie in one process under names of their own."""
+    """The extension in `file`; one process holds both builds under different names."""
     spec = importlib.util.spec_from_file_location(f"{name}._native", file.resolve())
     if spec is None or spec.loader is None:
         sys.exit(f"{file} is not an extension module: pass the path of a file _native*.so")

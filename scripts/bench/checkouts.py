@@ -1,14 +1,16 @@
-"""Any benchmark of two checkouts by turns, each run in a process of its own.
+"""Any benchmark in two checkouts by turns, each time in a separate process.
 
     python -m scripts.bench.checkouts OLD NEW [--repeat 9] [--figure seconds] [--new="--ahead 8"]
                                       [--json FILE] -- scripts.bench.round --rounds 2
 
-OLD and NEW are folders, each with an environment in `.venv` where this very checkout is installed
-(`pip install --editable .`); they may be one folder, to compare options. What stands behind `--` is
-run in both, with `--json` and, in NEW, the options of `--new`; the first to go changes from turn to
-turn. Of every figure that both write and whose name has `--figure` in it, medians are printed, and
-the median over the turns of NEW's through OLD's: 0.8 is a fifth less. Nothing else should have work
-meanwhile, unless the benchmark counts CPU time.
+OLD and NEW are folders. Each has an environment in `.venv` where that checkout is installed
+(`pip install --editable .`). To compare options, give one folder twice. The program runs the
+command after `--` in both folders, with `--json` and, in NEW, the options of `--new`. The folder
+that goes first changes from turn to turn.
+
+The program prints medians of every figure that both runs write and whose name contains `--figure`.
+It also prints the median over the turns of NEW's figure divided by OLD's: 0.8 is a fifth less. No
+other program should use the machine meanwhile, unless the benchmark counts CPU time.
 """
 
 from __future__ import annotations

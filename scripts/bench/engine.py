@@ -1,13 +1,15 @@
-"""What the engine's hooks cost a training step: DIN, batch 64, 200,000 embedding rows.
+"""Costs of the engine's hooks per training step: DIN, batch 64, 200,000 embedding rows.
 
     python -m scripts.bench.engine [--steps 40] [--repeats 3] [--threads 1] [--json FILE]
 
-One model trains on each batch twice, with the hooks in place and with them taken out, in turns, so
-that both see the same memory and the same machine; times are processor seconds of this process,
-which other load changes little. A ratio is that of the two medians over the steps of a round; each
-round is repeated with a new model, and the middle ratio is printed with the lowest and the highest.
-Ids are drawn uniformly from the whole tables, which is the worst case for the hooks (almost every
-id is new and its row is saved), or by popularity (Zipf).
+One model trains on each batch twice, once with the hooks and once without them. The order changes
+from step to step, so that both see the same memory and the same machine. Times are processor
+seconds of this process, which other load changes little. A ratio is the median time with hooks
+divided by the median without them, over the steps of a round.
+
+The program repeats each round with a new model and prints the middle ratio with the lowest and the
+highest. It draws ids uniformly from the whole tables or by popularity (Zipf). Uniform ids are the
+worst case for the hooks, because almost every id is new and the hooks save its row.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def without_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterato
 
 
 def compare(name: str, source: str, find: str, ids: str, steps: int) -> dict[str, Any]:
-    """One round with hooks beside the same steps without."""
+    """Figures of one round: the same steps with hooks and without them."""
     torch.manual_seed(0)
     model = DIN(items=ITEMS, categories=CATEGORIES, users=USERS)
     for module in model.modules():
@@ -136,7 +138,7 @@ def once_a_round(fed: Federated, data: list[Any]) -> dict[str, float]:
 
 
 def memory(hooks: Hooks) -> dict[str, int]:
-    """What the round holds of the tables, beside their size."""
+    """Touched rows and saved bytes of the round, and the size of the tables."""
     status = hooks.status()
     return {
         "touched_rows": sum(status.saved_rows.values()),

@@ -1,12 +1,12 @@
-"""Rates of the encryption under `--aggregation sefl`: values a CPU second, bytes a value.
+"""Rates of encryption under `--aggregation sefl`: values per CPU second, bytes per value.
 
     python -m scripts.bench.homomorphic [--bits 33] [--ciphertexts 200] [--json FILE]
     python -m scripts.bench.homomorphic --paillier-python VENV/bin/python   # phe and gmpy2 in there
 
-Time is that of the processor, so that neighbours on the machine count little; the best of some
-passes counts. Encoding and reading ciphertexts are figures of their own. Paillier is the baseline,
-in an environment of its own because `phe` has another licence and is no dependency here: numbers of
-`--bits` packed side by side, with a key of 3,072 bits.
+Time is processor time, so that other programs on the machine count little. The best of some passes
+counts. Encoding and reading ciphertexts have separate figures. Paillier is the baseline: numbers of
+`--bits` packed side by side, with a key of 3,072 bits. It runs in a separate environment, because
+`phe` has another licence and is not a dependency of torchfsl.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""Kernels one by one: throughput, and AES blocks a second against the ceiling of the same run.
+"""Kernels one by one: throughput, and AES blocks per second against the run's ceiling.
 
     python -m scripts.bench.kernels [--small] [--threads 1 2] [--json FILE]
 
-Shapes: 13,008 bins of 240 rows with 64-bit values (leaf blocks of 1, 2, 4 and 8 rows), DIN's table
-of 197,372 rows of 18 values in bins, and one tree over 2**20 rows of 64 bytes, for answers alone. A
-kernel counts what it computes: keys, rows of the index space, or bytes, and AES blocks. Reports
-that are added together differ and are read from memory, but for one line that adds a single report
-again and again from the cache. The ceiling is the rate of the fixed-key hash on data in the
-first-level cache, with as many threads, measured after every call for as long as the call took.
-Rates are those of the best call; a share is the best call's blocks a second through the best
-ceiling, and beside it stands the median over the calls, each against the ceiling right after it.
-Row digests, a gather and the order of keys have no AES and no share.
+The first shapes are 13,008 bins of 240 rows with 64-bit values (leaf blocks of 1, 2, 4 and 8 rows).
+The others are DIN's table of 197,372 rows of 18 values in bins, and one tree over 2**20 rows of 64
+bytes, for answers alone. A kernel counts what it computes: keys, rows of the index space, or bytes,
+and AES blocks. Reports that are added together differ and are read from memory. One line is an
+exception: it adds a single report again and again from the cache.
+
+The ceiling is the rate of the fixed-key hash on data in the first-level cache, with as many
+threads. The program measures it after every call for as long as the call took. Rates are those of
+the best call. A share is the best call's blocks per second divided by the best ceiling. The column
+next to it has the median over the calls, each divided by the ceiling right after it. Row digests, a
+gather and the order of keys have no AES and no share.
 """
 
 from __future__ import annotations
@@ -271,10 +273,10 @@ def ceiling_seconds(blocks: int, threads: int) -> float:
 
 
 def time_in_pairs(case: Case, threads: int, small: bool) -> tuple[list[float], list[float]]:
-    """Seconds of calls, and the ceiling's blocks a second right after each of them.
+    """Seconds of calls, and the ceiling's blocks per second right after each call.
 
-    A ceiling is measured for about as long as the call took: the clock changes, neighbours come
-    and go, and a shorter ceiling would find better moments than a longer kernel.
+    The program measures a ceiling for about as long as the call took. The clock changes and other
+    programs come and go, so that a shorter ceiling would find better moments than a longer kernel.
     """
     pairs, least = (1, 0.0) if small else (9, 1.2)
     few = 1 << (14 if small else 20)  # of which starting threads is no part worth mentioning

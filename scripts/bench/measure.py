@@ -1,9 +1,10 @@
-"""What every benchmark prints and writes with its own figures.
+"""Figures that every benchmark prints and writes in addition to its results.
 
-`benchmark` makes a program. It first prints processor and cores, versions, backend and its path,
-date, AES blocks a second of one core by OpenSSL and, of the native backend, by the fixed-key hash
-of the same run (the ceiling of all work on trees). Then come the figures of the benchmark, and last
-the peak memory of the process. `--json` writes all of them.
+`benchmark` makes a program. The program first prints processor and cores, versions, backend and its
+path, and the date. It also prints the AES blocks per second of one core by OpenSSL. With the native
+backend it adds those of the fixed-key hash in the same run, the ceiling of all work on trees. Then
+it prints the benchmark's results, and last the peak memory of the process. `--json` writes all
+figures.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def print_figure(name: str, value: object) -> None:
 
 
 def aes_blocks_per_second() -> float:
-    """AES-128 blocks a second of one core, by OpenSSL in counter mode over an L2-sized buffer."""
+    """AES-128 blocks per second of one core, by OpenSSL (counter mode, L2-sized buffer)."""
     encryptor = Cipher(algorithms.AES128(bytes(16)), modes.CTR(bytes(16))).encryptor()
     data, out = bytes(1 << 18), bytearray((1 << 18) + 15)
     best = float("inf")

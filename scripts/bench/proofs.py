@@ -1,13 +1,14 @@
-"""What proofs cost at DIN's published shape: bytes of every party, and processor time by part.
+"""Costs of proofs at DIN's published shape: bytes of every party, processor time by part.
 
     python -m scripts.bench.proofs [--turns 3] [--json FILE]
 
-The plan is that of `scripts.bench.round`, with a count lane and a bound of 2**16 (norm 1). A client
-draws a report and both servers answer for it, in one thread each, under the plan without proofs,
-with lanes and with norm (of counts, and of weights up to ten) in turns, so that each turn of one
-stands beside a turn of the others; what counts is processor time, the least of the turns. Sums over
-leaves are made while a report is added up: what they cost is what adding costs more than without
-proofs. No transport, no training.
+The plan is that of `scripts.bench.round`, with a count column and a bound of 2**16 (norm 1). A
+client draws a report and server 0 evaluates it, both in one thread. They do this in turns without
+proofs, with `lanes` and with `norm`, and with both proofs for weights up to ten instead of counts.
+Turns of all plans alternate, and the least processor time of the turns counts.
+
+A server makes the sums over leaves while it adds a report up. Their cost is the time of adding
+above the time without proofs. There is no transport and no training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Private queries: bytes and processor seconds of all parties, beside the paper's figures.
+"""Private queries: bytes and processor seconds by party, next to the paper's figures.
 
     python -m scripts.bench.querying                               # networks of the paper's sizes
     python -m scripts.bench.querying --comparison tables trees --batch 1 4 16
@@ -6,12 +6,14 @@
     python -m scripts.bench.querying --mode published              # the paper's protocol, ours
     python -m scripts.bench.querying --precision --data cifar10    # what the ring costs
 
-One querying and one answering party and the server, in one process on one thread; seconds are
-processor seconds, by party, of the best run. Bytes are counted on every link, headers included, and
-compared with what the plan predicts, to the byte. Freed memory is kept, as `python -m training
-privhfl` does. There is no network: with one, the round trips of the plan come on top. Widths of the
-paper's networks are not given; ours are those of `models.heterogeneous`. Its seconds are of unnamed
-hardware and, for one query, of table 3.
+One querying party, one answering party and the server run in one process on one thread. Seconds are
+processor seconds by party, of the best run. The program counts the bytes on every link, headers
+included. They must equal the plan's prediction to the byte, except under `--mode published`. The
+process keeps freed memory, as `python -m training privhfl` does.
+
+There is no network: a network would add the time of the plan's round trips. The paper does not give
+the widths of its networks; ours are those of `models.heterogeneous`. The paper's seconds are of
+unnamed hardware and, for one query, of table 3.
 """
 
 from __future__ import annotations
@@ -143,7 +145,7 @@ def print_row(row: dict[str, Any]) -> None:
 
 
 def precision(options: Options) -> list[dict[str, Any]]:
-    """Trained networks of CIFAR-10, on test images: the ring's logits beside floats."""
+    """Errors of the ring's logits compared with floats, for CIFAR-10 networks on test images."""
     settings = Settings(
         task="cifar10", data=options.data, clients=3, private=1000, test=options.images
     )

@@ -3,15 +3,17 @@
     python -m scripts.bench.scale [--log-m 10 15 20] [--fraction 0.1] [--bits 128] [--clients 1]
                                   [--threads 1] [--profile] [--apart] [--json FILE]
 
-One segment of m scalars, of which each client selects a fraction. A client's path is from indices
-and float values to the bytes of its messages; a server's from bytes to verified and accumulated
-sums. Both servers run in this process and are timed apart; the slower one counts. A relay leaves
-its server in parts, as `torchfsl serve` sends it; joining them plays the network's part and is on
-nobody's account. With --apart each server runs once more in a process of its own, whose peak memory
-is then one server's. What happens once a session (permutations) or once a round (gather, opening)
-has lines of its own. AES blocks are those that `planner.predict` counts, their share is of the
-ceiling measured in the same run. The servers serve round after round, a new report in each; the
-best round counts, and the first one, in memory that is new to the process, rarely is.
+The plan has one segment of m scalars, of which each client selects a fraction. A client's path goes
+from indices and float values to the bytes of its messages. A server's path goes from bytes to
+verified and accumulated sums. Both servers run in this process and are timed separately; the slower
+one counts. A server sends a relay in parts, as `torchfsl serve` does. Joining the parts stands for
+the network, and its time counts for neither server.
+
+With --apart each server runs once more in a separate process, whose peak memory is then that of one
+server. Stages once per session (permutations) or once per round (gather, opening) have separate
+lines. AES blocks are those that `costs.predict` counts; their share is of the ceiling measured in
+the same run. The servers serve one round after the other, each with new reports. The best round
+counts. It is rarely the first one, which runs in memory that is new to the process.
 """
 
 from __future__ import annotations
@@ -50,15 +52,15 @@ PATH = ("receive", "verify", "accumulate")
 """Stages of a server that grow with the clients."""
 
 ACCOUNTS = ("native", "sums", "HKDF")
-"""What is noted of a stage; see `Clock`."""
+"""Parts of a stage's time that a clock notes separately; see `Clock`."""
 
 
 class Clock:
     """Seconds of both servers by stage, and those inside native code.
 
-    Native are the kernels, of which expansion and accumulation is noted apart as `sums`, hashes and
-    key streams. HKDF, by `cryptography`, has an account of its own; the rest is Python, parsing and
-    copies.
+    Account `native` has hashes, key streams and all kernels except expansion with accumulation,
+    which is noted as `sums`. Account `HKDF` has HKDF by `cryptography`. The rest is Python, parsing
+    and copies.
     """
 
     def __init__(self) -> None:
@@ -83,7 +85,7 @@ class Clock:
     def noted(self, call: Callable[..., Any], account_name: str) -> Callable[..., Any]:
         """`call`, noted as `account_name` in the stage in which it happens.
 
-        What noting takes beside it, `noting_seconds`, is on nobody's account.
+        The time of the noting itself, `noting_seconds`, is on no account.
         """
         note, now = self._notes.append, time.perf_counter
 
@@ -114,7 +116,7 @@ class Clock:
 
 @functools.cache
 def noting_seconds() -> float:
-    """What `Clock.noted` takes for a call, beside the seconds that it notes."""
+    """Seconds that `Clock.noted` takes per call, in addition to the seconds that it notes."""
     calls, least = 100, float("inf")
     for _ in range(20):
         clock = Clock()

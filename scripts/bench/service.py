@@ -1,16 +1,18 @@
-"""A round of many clients through two server processes: throughput, memory, what transport costs.
+"""Many clients through two server processes: throughput, memory and transport costs.
 
     python -m scripts.bench.service --json FILE                # 1,000 DIN-shaped clients
     python -m scripts.bench.service --clients 100 --rows 5000   # smaller
 
-Clients run in this process: each has a certificate and connections of its own, uploads trees,
-retrieves its rows, submits a report. Printed beside the load: the processor time that bare
-evaluation takes for the same round, on two `torchfsl.fsl.Server` objects in one process without any
-transport or storage. Two such processes run at once and the mean counts: the servers, too, have no
-idle core beside them. It is a fixed part and one for each client, from rounds of two sizes
-(--sample). Transport and storage, seals included, is what the server processes' processor time
-exceeds that by. Of it are told apart what the event loops take (each process's first thread) and
-what gRPC's own threads do.
+The clients of one round run in this process. Each client has a separate certificate and separate
+connections, uploads trees, retrieves its rows and submits a report. The program also prints the
+processor time of bare evaluation for the same round. Bare evaluation is two `torchfsl.fsl.Server`
+objects in one process without any transport or storage.
+
+Two such processes run at once and the mean counts, because the servers also run without an idle
+core. The time is a fixed part and a part per client, from rounds of two sizes (--sample). Transport
+and storage, seals included, is the processor time of the server processes minus that of bare
+evaluation. Of it the program prints separately the time of the event loops (each process's first
+thread) and of gRPC's own threads.
 """
 
 from __future__ import annotations

@@ -1,20 +1,22 @@
-"""What it costs to spread one server's evaluation over shards, beside one process.
+"""Costs of spreading one server's evaluation over shards, compared with one process.
 
     python -m scripts.bench.sharded [--rows 131072] [--width 8] [--k-max 256] [--reports 64]
                                     [--shards 1 2] [--threads 2] [--repeat 5]
                                     [--grid in-process|ray] [--json FILE]
 
-One server's work on a round, in two parts: answers, of clients who all wait from the beginning, and
-the rest (reports taken, the check, the share). Both go by windows. All ways work on the same
-reports, by turns, and their bytes are compared each time: one process with one thread ("local"),
-one process with `--threads` of them, and each number of shards, which have one thread each.
+One server's work on a round has two parts. The first is the answers, of clients who all wait from
+the beginning. The second is the rest: taking reports, the check, the share. Both parts go by
+windows. The ways are one process with one thread ("local"), one process with `--threads` threads,
+and each number of shards of one thread. All ways work on the same reports, by turns, and the
+program compares their bytes each time.
 
-Compared are processor seconds of the front and its shards; what Ray's own processes took meanwhile,
-idle or not, has lines of its own. Cores that work at once share a cache and memory, so that the
-same work takes more processor seconds on two cores than on one: that is in "shards 2 / local" and
-in "threads 2 / local", not in "shards 2 / threads 2". Wall seconds say something on a quiet machine
-only. `ray` starts a cluster on this machine alone, without token and TLS; `in-process` shows what
-cutting and packing cost without it.
+The program compares processor seconds of the front and its shards. The time of Ray's own processes
+meanwhile, idle or not, has separate lines. Cores that work at once share a cache and memory, so
+that the same work takes more processor seconds on two cores than on one. This effect is in
+"shards 2 / local" and in "threads 2 / local", not in "shards 2 / threads 2".
+
+Wall seconds are useful on a quiet machine only. `ray` starts a cluster on this machine alone,
+without token and TLS. `in-process` shows the cost of cutting and packing without Ray.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from torchfsl.integrations.ray.evaluator import ShardedEvaluator
 from torchfsl.integrations.ray.grid import InProcessGrid
 
 Turn: TypeAlias = tuple[float, float, float, object]
-"""Processor seconds of front and shards, of all else below, seconds, and what was said."""
+"""Processor seconds of front and shards, those of all else below, wall seconds, result."""
 
 
 def draw_nothing(sigma: int, count: int) -> Any:

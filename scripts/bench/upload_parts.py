@@ -1,11 +1,12 @@
-"""Where the bytes of a client's upload go: trees, check words, hints, dense values, what is around.
+"""Bytes of a client's upload: trees, check words, hints, dense values and the rest.
 
     python -m scripts.bench.upload_parts
 
-The presets `din` and `din-small` at the size of Amazon Beauty's tables (no data is read) and the
-published shape of DIN with 419 rows, each with 32 bits a value and with 16, check and
-authentication on, and the later rounds of a session of the published shape. Bytes are those of the
-plan, to both servers together, and every message has them whatever it holds.
+The plans are those of the presets `din` and `din-small` with Amazon Beauty's table sizes, and the
+published shape of DIN with 419 rows. The program reads no data. Each plan has 32 or 16 bits per
+value, with check and authentication on. The published shape also has lines for the later rounds of
+a session. Bytes are those of the plan, to both servers together. Every message has this size for
+any content.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def beauty(name: str, bits: int) -> Plan:
 
 
 def published(bits: int, epochs: int = 1) -> Plan:
-    """The plan of DIN's published shape with 419 rows a client."""
+    """The plan of DIN's published shape with 419 rows per client."""
     plan = federated().make_plan(max_clients=CLIENTS, rows_per_client=ROWS)
     encodings = din.sixteen_bits(plan) if bits == 16 else {}
     return din.again(plan, plan.encoding, epochs, encodings=encodings)

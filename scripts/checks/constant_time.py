@@ -3,16 +3,16 @@
     python -m scripts.checks.constant_time [--path aesni] build/selftest/selftest [KERNEL...]
 
 `selftest` runs each kernel on secrets (keys, seeds, positions, slots, values) whose public
-parameters are fixed; see torchfsl/kernels/csrc/selftest/selftest_secrets.cc.
-Two methods, on each CPU path that valgrind can run:
+parameters are fixed; see torchfsl/kernels/csrc/selftest/selftest_secrets.cc. The program uses two
+methods on each CPU path that valgrind can run:
 
 - callgrind counts the instructions of every kernel. The counts must be equal for all draws of the
   secrets, all zeros and all ones among them.
-- memcheck is told that secrets are undefined memory. It follows what is computed from them and
-  reports a branch or an address that depends on any of it, whatever the draw.
+- memcheck treats the secrets as undefined memory. It follows all values computed from them and
+  reports a branch or an address that depends on any of these values, whatever the draw.
 
-Both are also run on functions that leak on purpose, and must object to them. Exit status 0 if
-nothing leaks, 1 if something does or a method is blind, 3 if valgrind is missing.
+Both methods also run on functions that leak on purpose, and must report them. The exit status is 0
+if nothing leaks, 1 if something leaks or a method is blind, and 3 if valgrind is missing.
 """
 
 from __future__ import annotations

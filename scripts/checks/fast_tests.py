@@ -1,12 +1,12 @@
-"""The tests of the short loop: what a change to one wing needs, under 90 seconds on two cores.
+"""Tests that a change to one package needs, in under 90 seconds on two cores.
 
-    python -m scripts.checks.fast_tests          # of the wings that differ from HEAD
-    python -m scripts.checks.fast_tests fsl      # of one wing
+    python -m scripts.checks.fast_tests          # of the packages that differ from HEAD
+    python -m scripts.checks.fast_tests fsl      # of one package
 
-Prints arguments of pytest, a line each, for `scripts/test --fast`. A wing is a folder of `tests/`.
-With it go the tests that guard everything: imports, vectors, whole rounds, the README.
-Where no file differs it is those guards and a round of every other kind. Tests marked `slow` are
-left out; `scripts/test` runs them.
+The program prints arguments of pytest for `scripts/test --fast`, one per line. The tests of a
+package are a folder of `tests/`. The program adds the tests that guard everything: imports,
+vectors, whole rounds, the README. If no package differs, it prints these guards and a round of
+every other kind. It leaves out tests marked `slow`, which `scripts/test` runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from scripts.program import ROOT, Options, option, program
 
 GUARDS = ("tests/fsl/test_vectors.py", "tests/fsl/test_round.py", "tests/docs/test_readme.py")
-"""Beside the files `tests/test_*.py`."""
+"""Guards in addition to the files `tests/test_*.py`."""
 REPRESENTATIVES = (
     "tests/kernels/test_backends.py",
     "tests/submodel",
@@ -36,13 +36,13 @@ WING_OF = {
 
 
 def wings() -> list[str]:
-    """All wings that have tests."""
+    """All packages that have tests."""
     folders = [path.parent for path in ROOT.glob("tests/*/__init__.py")]
     return sorted(folder.name for folder in folders if any(folder.glob("test_*.py")))
 
 
 def wing_of(path: str) -> str | None:
-    """The wing whose tests know a file, or None where only the guards do."""
+    """The package whose tests cover a file; None if only the guards cover it."""
     top, *rest = Path(path).parts
     if top in ("torchfsl", "tests"):
         return rest[0] if rest and rest[0] in wings() else None
@@ -53,7 +53,7 @@ def changed() -> list[str]:
     """Files that differ from HEAD, new ones included.
 
     Raises:
-        SystemExit: this is no git checkout.
+        SystemExit: the folder is not a git checkout.
     """
     listing = "status --porcelain --untracked-files=all --no-renames -z"
     command = ["git", "-C", str(ROOT), *listing.split()]
@@ -67,7 +67,7 @@ def changed() -> list[str]:
 
 
 def selection(chosen: Iterable[str]) -> list[str]:
-    """Arguments of pytest for these wings."""
+    """Arguments of pytest for these packages."""
     folders = [f"tests/{wing}" for wing in sorted(set(chosen))]
     guards = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/test_*.py"))]
     guards += [path for path in GUARDS if str(Path(path).parent) not in folders]

@@ -53,12 +53,12 @@ _KILLED: Final = 128 + signal.SIGKILL
 
 
 class Faults:
-    """Does faults to two servers, whose states lie on file systems of their own if we are root.
+    """Does faults to two servers, whose states lie on separate file systems if we are root.
 
     Attributes:
         statuses: exit statuses of servers that ended, by fault.
         by_person: faults by kind after which a supervisor had given up.
-        seconds: the longest that a kind kept a server away, from the end of the fault.
+        seconds: longest time in seconds that a kind kept a server away, from the end of the fault.
         wedged: faults after which a server did not serve again.
         accepted: rollbacks and damages that a server started with although it should not.
     """

@@ -18,15 +18,15 @@ from scripts.program import Options, option, program
 
 @dataclass
 class Faults:
-    """What happens to the bytes; may change while connections are open.
+    """Disturbances of the bytes; may change while connections are open.
 
     Attributes:
         delay: seconds added in each direction.
-        jitter: seconds, at most, added at random.
-        reset: probability that a connection is reset at a chunk.
-        swallow: connections stay open and nothing arrives (half-open).
-        bytes_per_second: of each direction; 0 for no limit.
-        down: new connections are refused and open ones are reset.
+        jitter: most seconds added at random.
+        reset: probability that the proxy resets a connection at a chunk.
+        swallow: whether connections stay open and nothing arrives (half-open).
+        bytes_per_second: limit of each direction; 0 for no limit.
+        down: whether the proxy resets new connections, and open ones at their next chunk.
     """
 
     delay: float = 0.0
@@ -38,7 +38,7 @@ class Faults:
 
 
 class FaultProxy:
-    """Passes connections to a target port on loopback, in a thread of its own."""
+    """Passes connections to a target port on loopback, in a separate thread."""
 
     def __init__(self, target: int, *, port: int = 0, seed: int = 0) -> None:
         self.target, self.port, self.faults = target, port, Faults()

@@ -1,4 +1,4 @@
-"""Faults at two servers under load: kills, disks, descriptors, freezes, older and damaged states.
+"""Faults under load: kills, disks, descriptors, freezes, older and damaged states.
 
     python -m scripts.checks.faults --faults 300 --json FILE     # goes on where FILE ends
     python -m scripts.checks.faults                              # a taste, each kind twice
@@ -7,23 +7,23 @@
     python -m scripts.checks.faults --noise --faults 60               # around the noise steps
     python -m scripts.checks.faults --under systemd --root FOLDER     # as root, see `machines.py`
 
-Whatever can go wrong is done (`fault_kinds.KINDS`) to server processes, and to clients, in every
-state of a round. The servers are started again by this program, by the loop of `deploy/` or by
-systemd. Rounds go on meanwhile. Every fourth stays open until its time is over, so that killed
-clients come back while it is open. Each batch of faults has fresh servers, checks, and is added to
-FILE, which several of these programs may share:
+The program causes every kind of fault (`fault_kinds.KINDS`) at the processes of two servers and of
+clients, in every state of a round. This program, the loop of `deploy/` or systemd starts the
+servers again. Rounds go on meanwhile. Every fourth round stays open until its time is over, so that
+killed clients come back while it is open. Each batch of faults has fresh servers and these checks.
+The program adds each batch to FILE, which several of these programs may share:
 
-  - a report that both servers acknowledged is in the opened sum, if the round was opened;
-  - the opened sum is exactly that of the accepted clients' updates, so none counts twice;
-  - what a server says in a step of a round never changes, so no round opens twice;
+  - a report that both servers acknowledged is in the aggregate, if the round was opened;
+  - the aggregate is exactly that of the accepted clients' updates, so none counts twice;
+  - the message of a server in a step of a round never changes, so no round opens twice;
   - the final model equals that of the same reports without faults, at both servers;
-  - a round with an acknowledged report ends unopened only where a report log was damaged;
-  - with --noise the sum is the exact one and what both servers keep as added, byte for byte. Past
-    noise is not lost, and lies in no state folder after its time. No draw serves two shares.
-    Faults are kills, freezes and failing writes of servers, before and after a commitment, and
-    between the write of the noise and the commitment.
-  - older states, lost ledgers and damaged models are refused; both serve again after each fault,
-    and nobody is needed except where the manual says so.
+  - a round with an acknowledged report ends unopened only if a report log was damaged;
+  - with --noise the aggregate is the exact one plus the noise that both servers keep as added, byte
+    for byte. Past noise is not lost, and lies in no state folder after its time. No draw serves two
+    shares. Faults are kills, freezes and failing writes of servers, before and after a commitment,
+    and between the write of the noise and the commitment.
+  - servers refuse older states, lost ledgers and damaged models. Both serve again after each fault,
+    without a person, except for the faults that the manual leaves to a person.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def add(path: Path | None, total: Found, found: Found, hit: Hits) -> Found:
 
 
 def read(path: Path | None) -> Found:
-    """What the file holds so far."""
+    """Results of all batches in the file so far; zeros if there is no file."""
     if path is not None and path.exists():
         found: Found = json.loads(path.read_text())
         return found

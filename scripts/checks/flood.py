@@ -1,12 +1,13 @@
-"""Flood both servers with connections of nobody, and check that honest clients are in the sum.
+"""Flood both servers without certificates, and check that honest clients are in the sum.
 
     python -m scripts.checks.flood --json FILE         # 60 s at open, in the round and at close
     python -m scripts.checks.flood --seconds 3         # a taste
 
-Both servers may open 1,024 files and no more (--files). Callers without a certificate connect from
-eight addresses, one of them that of the honest clients: they say nothing, or a ClientHello and no
-more, or garbage, or connect and leave. A round is run for each phase; the flood begins just before
-it, and it must end applied, with every honest client, exact. Exit status 1 if one does not.
+Each server may open at most 1,024 files (--files). Callers without a certificate connect from eight
+addresses, one of which is that of the honest clients. A caller sends nothing, sends only a
+ClientHello, sends garbage, or connects and leaves. The program runs a round for each phase, and the
+flood begins just before the phase. The round must end applied and exact, with every honest client.
+The exit status is 1 if one round does not.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from torchfsl.service.client.remote import connect
 from torchfsl.service.local import LoopbackServers
 
 CALLERS = ("silent", "half-open", "garbage", "churn")
-"""Says nothing; a ClientHello and no more; no TLS at all; connects and leaves."""
+"""In this order: no data, only a ClientHello, no TLS, connect and leave."""
 
 
 def client_hello() -> bytes:
-    """What a TLS client says first."""
+    """The first message of a TLS client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     context.set_alpn_protocols(["h2"])

@@ -4,18 +4,19 @@
     python -m scripts.checks.flower_runs --only plain,kill     # in one with Flower, by name
     python -m scripts.checks.flower_runs --no-simulation       # where Ray is not installed
 
-Starts a SuperLink, two SuperNodes and two `torchfsl serve`, all on loopback, and starts
-`scripts/checks/flower_app` on them by `flwr run`, two rounds each time:
+The program starts a SuperLink, two SuperNodes and two `torchfsl serve`, all on loopback. On them it
+starts `scripts/checks/flower_app` by `flwr run`, two rounds each time:
 
     plain          nothing fails
     raise-before   client 0 raises in round 1 before it connects
     raise-inside   client 0 raises between its fetch and its report
-    kill           client 0 is killed there, with SIGKILL
-    restart        server 1 is killed there and started again
-    simulation     four nodes in Flower's simulation, with servers of its own
+    kill           client 0 is killed at that point, with SIGKILL
+    restart        server 1 is killed at that point and started again
+    simulation     four nodes in Flower's simulation, with separate servers
 
-In every run the servers' model must have the bits of `torchfsl.fsl.run_round` on the updates that
-were sent, the rounds must hold whom they should, and no Message may hold an array.
+In every run the servers' model must be bit-identical to that of `torchfsl.fsl.run_round` on the
+updates that clients sent. Each aggregate must have the expected clients, and no Message may hold an
+array.
 """
 
 from __future__ import annotations

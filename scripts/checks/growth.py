@@ -1,15 +1,18 @@
-"""Many rounds of two servers: neither memory nor open files may grow, and no page may fail.
+"""Many rounds of two servers: memory and open files may not grow, no page may fail.
 
     python -m scripts.checks.growth --json FILE                         # 400 rounds of 4 clients
     python -m scripts.checks.growth --rounds 20 --pause 0.01            # each page every 10 ms
 
-Each server's resident memory, open files and threads, and the bytes of its state folder, are noted
-every `--every` rounds. Exit status 1 if the most memory in the last quarter of the rounds is above
-that in the second quarter by more than `--slack`, or if the fewest open files or threads then are
-three more than the most before: a connection or a thread of a pool comes and goes. The ledger keeps
-a row for every round, so the folder grows by some bytes a round; that is printed and no failure.
-Meanwhile /livez, /readyz and /health of both servers are polled, with `--pause` seconds between two
-polls. Exit status 1 also if a poll was answered with another status than 200.
+Every `--every` rounds the program notes each server's resident memory, open files and threads, and
+the bytes of its state folder. The exit status is 1 if the most memory in the last quarter exceeds
+that in the second quarter by more than `--slack`. It is also 1 if the last quarter's fewest open
+files or threads exceed the second quarter's most by three or more. Smaller changes are normal,
+because a connection or a thread of a pool comes and goes.
+
+The ledger keeps a row for every round, so the folder grows by some bytes per round. The program
+prints this growth, which is not a failure. Meanwhile it polls /livez, /readyz and /health of both
+servers, with `--pause` seconds between two polls. The exit status is also 1 if a server answered a
+poll with another status than 200.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ def polled(ports: list[int], pause: float, found: Counter[str]) -> Iterator[None
 
 
 def ordinary_rounds(servers: LoopbackServers, rounds: int, clients: int) -> Iterator[int]:
-    """Rounds of a new task in which every client takes part; the number of each at its end."""
+    """Run rounds of a new task, each with every client; yields each number at its end."""
     owner, task, _ = set_up_owner(servers)
     for number in range(1, rounds + 1):
         owner.open_round(number, seconds=3600)

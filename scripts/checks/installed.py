@@ -1,9 +1,9 @@
-"""Whether an installed torchfsl works: a round through both servers, exact, with the backend named.
+"""Whether an installed torchfsl works: an exact round through both servers, one backend.
 
     python -P scripts/checks/installed.py native|portable
 
-Needs numpy and cryptography, not torch, and nothing of the checkout; `-P` keeps the checkout off
-the path.
+The program needs numpy and cryptography, but neither torch nor any file of the checkout. `-P` keeps
+the checkout off the path.
 """
 
 from __future__ import annotations

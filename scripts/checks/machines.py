@@ -1,11 +1,14 @@
-"""Two servers on machines that systemd booted, each with the unit of `deploy/`, for `faults.py`.
+"""Two servers on machines booted by systemd, with the unit of `deploy/`, for `faults.py`.
 
-FOLDER of `--root` becomes the root of a Debian 12 (`debootstrap`, once, some hundred megabytes), in
-which the commands of docs/operate/deploy.md, "Under systemd", are run as they are printed. Two
-copies of it are booted by `systemd-nspawn`, with systemd as first process and the network of this
-machine; each gets a server's settings and files, and nothing is done in them but `systemctl`.
-First a server that is frozen must be ended by the watchdog within its minute, and started again; a
-stop must be a clean one; the unit's own view of the sandbox is asked of systemd.
+FOLDER of `--root` becomes the root of a Debian 12 (`debootstrap`, once, some hundred megabytes). In
+it the program runs the commands of docs/operate/deploy.md, "Under systemd", as the page prints
+them. `systemd-nspawn` boots two copies of it, with systemd as first process and the network of this
+machine. Each copy gets a server's settings and files, and the program changes nothing in a running
+copy except through `systemctl`.
+
+First the watchdog must end a frozen server within its minute, and systemd must start the server
+again. Then the program stops and starts the unit and notes how it stopped, which is to be a clean
+stop. It also notes systemd's view of the unit's sandbox.
 """
 
 from __future__ import annotations
@@ -152,7 +155,7 @@ class Unit:
             time.sleep(0.5)
 
     def inside(self, *words: str) -> str:
-        """What a command prints in the machine."""
+        """Standard output of a command in the machine."""
         enter = ["nsenter", "--all", f"--target={self.pid}", "env", "-i", "PATH=/usr/bin:/bin"]
         return subprocess.run([*enter, *words], capture_output=True, text=True, check=False).stdout
 
@@ -183,7 +186,7 @@ class Unit:
         return self.returncode
 
     def power_off(self) -> None:
-        """End the machine as a loss of power does, but for what the kernel has to write."""
+        """End the machine like a loss of power, except for what the kernel still has to write."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self._machine.wait()
@@ -191,7 +194,7 @@ class Unit:
 
 
 class Booted(Supervised):
-    """Two servers, each the unit of a machine of its own; `processes` are `Unit`."""
+    """Two servers, each the unit of a separate machine; `processes` are `Unit`."""
 
     processes: list[Any]
 
@@ -250,7 +253,7 @@ class Booted(Supervised):
         self.spawn(party)
 
     def wait(self, party: int) -> None:
-        """Until systemd has heard that the server is ready."""
+        """Return when the server has reported to systemd that it is ready."""
         limit = time.monotonic() + _BOOT_SECONDS
         while self.processes[party].show("ActiveState") != "active":
             if time.monotonic() > limit:
@@ -272,7 +275,7 @@ class Booted(Supervised):
 
 
 def watch(servers: Booted) -> Found:
-    """Freeze a server and wait for the watchdog; stop and start it; look at its sandbox."""
+    """Freeze a server until the watchdog replaces it, stop and start it, look at its sandbox."""
     servers.start()
     unit, frozen, start = servers.processes[0], servers.pid(0), time.monotonic()
     os.kill(frozen, signal.SIGSTOP)

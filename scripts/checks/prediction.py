@@ -1,20 +1,22 @@
-"""Compare `torchfsl.estimate` with measured rounds on this machine, alone or over shards of Ray.
+"""Compare `torchfsl.estimate` with rounds on this machine, alone or over shards of Ray.
 
     python -m scripts.checks.prediction [--clients 48] [--json FILE]
     python -m scripts.checks.prediction --shards 1 2 4 [--rows 131072] [--k-max 256]
 
-Rates are measured first, as `estimate` does by itself, on other sizes than these. Compared are
-core-seconds of one server for a whole round, and of one client, both servers and all clients in
-this process, at three sizes. Exit status 1 if one is off by more than 25 %.
+The program first measures rates on other sizes than these, as `estimate` does by default. Then it
+compares core-seconds of one server for a whole round, and of one client, at three sizes. Both
+servers and all clients run in this process. The exit status is 1 if one figure is off by more than
+25 %.
 
-With `--shards` rates of Ray are measured as well, with empty calls and with bytes that go there and
-back. Then server 0 of a pair works over shards of one thread each, and processor time is taken of
-its own calls (the front) and of the shards' processes; all clients' trees are there before the
-first asks for its answer. Memory is the largest that a shard's process ever took above what one
-with a tiny plan took that had nothing to do, pages of Ray's store left out, which all processes of
-a machine share. Exit status 1 if seconds or memory are off by more than 25 % (seconds only where
-each shard has a core), or if a shard has more than its part of what a single one has and
-`FIXED_BYTES`.
+With `--shards` the program also measures rates of Ray: empty calls, and bytes that go to a shard
+and back. Then server 0 of a pair works over shards of one thread each. The program takes processor
+time of the server's calls (the front) and of the shards' processes. The trees of all clients are
+there before the first client asks for its answer.
+
+Memory is the most that a shard's process took, minus the most of an idle process with a tiny plan.
+Pages of Ray's store are left out, because all processes of a machine share them. The exit status is
+1 if seconds or memory are off by more than 25 % (seconds only if each shard has a core). It is also
+1 if a shard has more than its part of a single shard's memory, plus `FIXED_BYTES`.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from torchfsl.integrations.ray.evaluator import ShardedEvaluator
 from torchfsl.submodel.server_model import ServerModel
 
 SIZES: Final = ((1 << 14, 64), (1 << 17, 256), (1 << 19, 512))
-"""Rows of 8 values, and rows a client."""
+"""Rows of 8 values in a table, and rows per client."""
 
 WITHIN: Final = 0.25
 

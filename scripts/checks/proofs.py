@@ -1,13 +1,15 @@
-"""Many reports with proofs over small plans: honest ones pass, lies fail, wraps are as expected.
+"""Many reports with proofs over small plans: honest pass, lies fail, wraps as expected.
 
     nice python -m scripts.checks.proofs [--honest 100000] [--lies 100000] [--json FILE]
 
-Honest: rings of 16 to 48 bits, bounds of 4000 to 2**20, counts and weights, bounds of a segment,
-dummies among them; each opened sum is compared with the plain sum of the updates. The values that
-wrapped are counted and compared with what their magnitudes let expect. Lies: those of
-`scripts.attacks.lies`, under lanes and norm; each round has one honest client, whose update alone
-must be opened. Exit code 1 if anything is not as it must be. A run whose FILE is there goes on
-from it.
+Honest reports have rings of 16 to 48 bits, bounds of 4000 to 2**20, counts and weights, and bounds
+of a segment. There are dummies among them. The program compares each aggregate with the plain sum
+of the updates. It counts the values that wrapped, and compares them with the number expected from
+their magnitudes.
+
+Lies are those of `scripts.attacks.lies`, under `lanes` and `norm`. Each of their rounds has one
+honest client, whose update alone must be in the aggregate. The exit code is 1 if anything is not as
+it must be. If FILE is there, the run goes on from it.
 """
 
 from __future__ import annotations
@@ -161,7 +163,7 @@ def lying_round(plan: Plan, lies: dict[str, Lie], counted: Counted) -> None:
 
 
 def lied_to() -> list[tuple[Plan, dict[str, Lie]]]:
-    """Plans and what is said to them; those of lanes hear lies about counts and weights alone."""
+    """Plans and the lies for each; plans with `lanes` get lies about counts and weights alone."""
     found = []
     for lies in KINDS:
         found.append((plan_to(lies, "norm"), lies))

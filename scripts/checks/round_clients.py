@@ -45,7 +45,7 @@ def make_plan(**terms: Any) -> Plan:
 
 
 def make_update(plan: Plan, seed: int, round_number: int, client: int) -> Update:
-    """What a client sends in a round."""
+    """A client's update in a round, drawn from seed, round and client."""
     rng = np.random.default_rng([seed, round_number, client])
     update: Update = {}
     for segment in plan.segments:
@@ -60,7 +60,7 @@ def make_update(plan: Plan, seed: int, round_number: int, client: int) -> Update
 
 
 def sums_of(plan: Plan, seed: int, round_number: int, clients: tuple[int, ...]) -> Opened:
-    """What a round of these clients must open."""
+    """The aggregate that a round of these clients must have."""
     sums = plain_sums(plan, (make_update(plan, seed, round_number, one) for one in clients))
     return Opened(sums, {}, len(clients), len(clients), clients)
 

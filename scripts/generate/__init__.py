@@ -1,1 +1,1 @@
-"""What is committed and computed: vectors, the table of cuckoo bounds."""
+"""Programs that write computed files, for example vectors and the table of cuckoo bounds."""

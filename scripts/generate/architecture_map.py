@@ -3,10 +3,11 @@
     python -m scripts.generate.architecture_map            # writes it
     python -m scripts.generate.architecture_map --check    # fails if it is stale
 
-A *room* is a folder of the package, or a file that stands beside folders; the files on the ground
-floor (errors, faces, types, version) count as one. An *arrow* goes from a room to one that it
-imports; its number says how many imports of a file by another file it stands for. A room's *floor*
-is one above the highest room that it imports.
+A *room* is a folder of the package, or a file next to folders. The files on the ground floor
+(errors, faces, types, version) count as one room. An *arrow* goes from a room to a room that it
+imports. Its number counts the imports of a file by another file.
+
+A room's *floor* is one above the highest room that it imports.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def import_graph(sources: Mapping[str, ast.Module]) -> Graph:
 
 
 def arrows(graph: Graph, container: str) -> Arrows:
-    """Arrows between the rooms directly below a package; its own file is no room."""
+    """Arrows between the rooms directly below a package; its own file is not a room."""
     counted: Counter[tuple[str, str]] = Counter()
     for name, others in graph.items():
         for other in others:
@@ -96,7 +97,7 @@ def rooms_of(graph: Graph, container: str) -> set[str]:
 
 
 def render(graph: Graph) -> str:
-    """The map: the house, then every wing that has rooms of its own."""
+    """The map: `torchfsl`, then each of its packages that contains folders."""
     wings = sorted(rooms_of(graph, "torchfsl") - {"ground"})
     containers = ["torchfsl", *(f"torchfsl.{wing}" for wing in wings)]
     storeys = [

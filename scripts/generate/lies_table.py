@@ -1,13 +1,15 @@
-"""Plays what a client may send too much of, and writes the table of docs/specification/proofs.md.
+"""Plays lies of clients, and writes their table in docs/specification/proofs.md.
 
     python -m scripts.generate.lies_table            # writes it
     python -m scripts.generate.lies_table --check    # fails if it is stale
 
-Each line is three rounds, under `proofs = none`, `lanes` and `norm`, of the plans of
-`scripts.attacks.lies`: eight rows of two values, clip 100, bound 200, and five honest clients, two
-of whom send 80 for each value of one row. The sixth lies about that row; had it sent 80, too, the
-row would open as 240 with a count of 3 (480 with a weight of 6, of 12 in all).
-`python -m scripts.attacks --only lying_clients` plays all lies.
+Each line shows three rounds, under `proofs = none`, `lanes` and `norm`. The plans are those of
+`scripts.attacks.lies`: eight rows of two values, clip 100, bound 200. Of five honest clients, two
+send 80 for each value of one row. The sixth client lies about that row.
+
+If the sixth client also sent 80, the row would open as 240 with a count of 3. With weights, it
+would open as 480 with a weight of 6, of 12 in all. `python -m scripts.attacks --only lying_clients`
+plays all lies.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ WEIGHTED: Final[dict[str, Lie]] = {
 
 
 def outcome(proofs: Proofs, lane: Lane, lie: Lie | None) -> str:
-    """What comes of a lie; None is the row in several bins."""
+    """Cell of the table: the servers' reaction to a lie. None puts the row in several bins."""
     plan = plan_with(proofs, lane=lane)
     several = mock.patch.object(cuckoo, "place", in_two_bins(cuckoo.place, ROW))
     opened = round_with(plan, lie or several, (ROW, ROW, 5, 5, 5))

@@ -50,7 +50,7 @@ FIELDS = {"version": 4, "kind": 6, "party": 7, "round": 8, "body length": 24, "p
 AFTER_NONCE = HEADER_BYTES + SEED_BYTES
 AFTER_MASTER_SEED = AFTER_NONCE + SEED_BYTES
 AFTER_TAG = AFTER_MASTER_SEED + SEED_BYTES
-"""Where a message goes on behind its first heads."""
+"""Offsets in a message behind its nonce, master seed and tag."""
 
 
 def small_plan() -> Plan:
@@ -157,7 +157,7 @@ def small_state(plan: Plan) -> dict[str, Any]:
 
 
 def small_updates() -> dict[int, Update]:
-    """What clients 4 and 9 send: full and nearly empty."""
+    """Updates of client 4, which is full, and of client 9, which is nearly empty."""
     nothing = SegmentUpdate(np.empty(0, dtype=np.int64), np.empty((0, 1), dtype=np.int64))
     return {
         4: {
@@ -226,7 +226,7 @@ def correlated_vectors() -> Json:
 
 
 def round_vectors(plan: Plan | None = None) -> Json:
-    """A whole round at the servers: messages in, answers and opened sums out."""
+    """A whole round at the servers: messages in, answers and aggregates out."""
     return played_round(Played(plan or small_plan()))
 
 

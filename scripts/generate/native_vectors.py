@@ -31,7 +31,7 @@ def line(kind: str, **fields: object) -> str:
 
 
 def tree_fields(case: Json) -> Json:
-    """What a case with a tree has in common with others."""
+    """Fields that all cases with a tree have in common."""
     root0, root1 = case["roots"]
     return {
         "key": case["key"],

@@ -1,10 +1,11 @@
-"""Writes the table of docs/scale.md: what rounds of 10^4 to 10^6 clients take, up to 2^31 rows.
+"""Writes the table of docs/scale.md: costs for 10^4 to 10^6 clients and up to 2^31 rows.
 
     python -m scripts.generate.scale_table             # from the rates `scale-rates` in results/
     python -m scripts.generate.scale_table --measure   # measures them on this machine first
 
-Tables too long for one plan are cut into equal parts, each with a plan of its own, and a client
-takes part in all of them with its whole budget of rows, so that nobody learns how its rows fall.
+Tables too long for one plan are cut into equal parts, each with a separate plan. A client
+participates in all parts, each time with its whole `rows_per_client`. Therefore no party learns how
+a client's rows are distributed over the parts.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def row(clients: int, log_rows: int, rates: Rates) -> str:
 
 
 def limit(one: Estimate) -> str:
-    """What takes longer."""
+    """The slower of network and cores."""
     return "network" if one.network_seconds > one.compute_seconds else "cores"
 
 

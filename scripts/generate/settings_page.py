@@ -92,7 +92,7 @@ def _values(kind: type, name: str) -> str:
 
 
 def _said(preset: Config) -> str:
-    """What a preset says that is not a default."""
+    """Settings of a preset that differ from the defaults, as TOML."""
     top, sections = [], []
     for field in dataclasses.fields(Config):
         value = getattr(preset, field.name)

@@ -1,9 +1,9 @@
-"""Hooks of mkdocs.yml: pages of the repository's root in the site, and links to files outside it.
+"""Hooks of mkdocs.yml: pages of the repository's root, links to files outside the site.
 
 SECURITY.md, RESULTS.md, CHANGELOG.md and CONTRIBUTING.md stay where readers of the repository look
-for them; the site shows them as pages. A link to a file of the
-repository that is no page (source code, an example) becomes its label, since the site may be read
-without a checkout.
+for them; the site shows them as pages. A link to a file of the repository that is not a page
+(source code, an example) becomes its label. The reason is that the site may be read without a
+checkout.
 """
 
 from __future__ import annotations

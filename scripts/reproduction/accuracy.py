@@ -1,8 +1,9 @@
-"""Tables 7 and 8: accuracy against compression, one training run a cell (`cells.py`).
+"""Tables 7 and 8: accuracy against compression, one training run per cell (`cells.py`).
 
-A run aggregates its rounds in plaintext on the same quantised updates (`plain`), and its first
-rounds a second time through both servers (`fsl`); both must then hold the same model, bit for bit.
-Runs resume after an interruption, and several processes may work through the same list.
+A run aggregates its rounds in plaintext (`plain`), on the same quantised updates as the protocol.
+It repeats its first rounds through both servers (`fsl`), and both models must then be
+bit-identical. Runs resume after an interruption, and several processes may work through the same
+list.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ def run_cells(
     workers: int,
     command: str,
 ) -> None:
-    """Run what has no result yet, skipping what another process works on.
+    """Run the cells without a result, except those that another process works on.
 
-    Clients train in so many processes, `workers`, with the same bits.
+    Clients train in `workers` processes. The result is bit-identical for any number of them.
 
     Raises:
-        ConfigError: a setting of a cell is out of range, or not that of its unfinished run.
+        ConfigError: if a setting of a cell is out of range, or differs from its unfinished run.
     """
     configs = [
         dataclasses.replace(

@@ -1,4 +1,4 @@
-"""What others cost on the same update: FedAvg, dense two-server shares, Flower's SecAgg+."""
+"""Costs of FedAvg, dense two-server shares and Flower's SecAgg+ on the same update."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _torchfsl() -> dict[str, Any]:
 def secagg_plus(
     python: str | None, parameters: int, clients: int, shares: int
 ) -> dict[str, Any] | None:
-    """One round of Flower's SecAgg+ in an environment of its own; None without one."""
+    """One round of Flower's SecAgg+ in a separate environment; None without one."""
     if python is None:
         print("SecAgg+ skipped: pass --flower-python, the Python of an environment with flwr 1.41")
         return None

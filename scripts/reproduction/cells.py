@@ -32,29 +32,29 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One training run.
+    """Settings of one training run.
 
     Attributes:
         table: `table7` (scalars of the whole model), `table8` (rows of the word table) or `bins`
             (scalars or blocks, the largest of all or of public bins).
         dataset: `trec`, `mnist` or `cifar10`.
-        percent: of the scalars, or of the rows, that a client sends.
-        seed: of the run.
-        feedback: whether what is not sent is kept for later.
+        percent: share of the scalars, or of the rows, that a client sends.
+        seed: seed of the run.
+        feedback: whether a client keeps unsent updates for later.
         block: values of a block; 1 sends single scalars.
-        bins: whether it is the largest of each public bin, not the largest of all.
+        bins: whether clients send the largest of each public bin, not the largest of all.
         reading: `paper` for the reading of "local iteration" above; `other` for the other one.
         rounds: federated rounds.
-        server_rate: by which the servers multiply the mean update.
-        server_momentum: of the servers' optimizer.
+        server_rate: factor by which the servers multiply the mean update.
+        server_momentum: momentum of the servers' optimizer.
         server_decay: factor on the servers' rate after every ten rounds.
         augment: whether CIFAR-10's clients train on random crops and mirror images; on central
             crops if not.
-        average: weight of the older models in the mean of models that is evaluated, too.
-        precision: in which the image networks pass forwards and backwards; TREC's uses float32.
-        threads: of the run, by which floating-point sums may differ.
-        held_out: whether a tenth of the training data, which no client holds, is evaluated in
-            place of the test, every ten rounds: a trial to choose settings by.
+        average: weight of the older models in the mean of models that the run also evaluates.
+        precision: type of the image networks' forward and backward passes; TREC's uses float32.
+        threads: threads of the run, on which floating-point sums may depend.
+        held_out: whether the run evaluates a tenth of the training data, which no client holds, in
+            place of the test. It does so every ten rounds. Such a trial helps to choose settings.
     """
 
     table: str

@@ -1,12 +1,17 @@
-"""DIN on Amazon Beauty where one client in twenty sends a thousand times its update.
+"""DIN on Amazon Beauty with one client in twenty that sends a thousand times its update.
 
-Who lies is drawn anew each round: the clients that `dropouts = 0.05` would drop. A liar's trees,
-hints and masked values carry its update times the factor, cut at the ends of the ring; beside it
-goes the best proof that is known, an honest one about its true update. Everything passes through
-both servers. With proofs they must refuse every liar and open the exact sum of the others in every
-round. The first rounds must end with the model of a run in the clear in which the same clients
-dropped out, bit for bit; whether all rounds do is told. (Without OMP_NUM_THREADS=1 the last bits of
-a gradient differ between processes, on which no sum depends.) Runs resume.
+Each round draws its liars anew: the clients that `dropouts = 0.05` would drop. A liar's trees,
+hints and masked values carry its update times the factor, cut at the ends of the ring. The liar
+also sends the best proof that is known, an honest proof about its true update. All reports of these
+runs go through both servers.
+
+With proofs, the servers must refuse every liar and open the exact sum of the others in every round.
+The first rounds with factor -1000 must end with the model of a plaintext run in which the same
+clients dropped out. The two models must be bit-identical. The result records whether this also
+holds for all rounds with factor 1000.
+
+Without OMP_NUM_THREADS=1, the last bits of a gradient differ between processes. No sum depends on
+this difference. Runs resume.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ SHORT: Final = 20
 """Rounds of the second factor without proofs, which are enough to see it."""
 
 FIRST: Final = 5
-"""Rounds of what is told by a longer run, to be compared with it bit for bit."""
+"""Rounds of short runs that must end with bit-identical models."""
 
 
 def liars(data: Path | None, runs: Path, rounds: int, seed: int) -> dict[str, Any]:

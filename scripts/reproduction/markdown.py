@@ -28,7 +28,7 @@ def mean(values: Sequence[float], digits: int = 2, sign: str = "") -> str:
 
 
 def missing(name: str) -> str:
-    """What stands in place of a table without figures."""
+    """Text in place of a table without figures."""
     return f"*Not run yet: `scripts/reproduce {name}`.*\n"
 
 

@@ -1,8 +1,8 @@
-"""One round of made-up updates over a real plan: what the clients and each server spend.
+"""Costs of clients and of each server in one round of made-up updates over a real plan.
 
-Client, servers and messages are the product's own, in one process; every call into a server is
-timed at its door. Indices and float values go in, the updated model comes out. What a network would
-do is nobody's time: a relay leaves one server in parts and arrives at the other as one message.
+Client, servers and messages are those of torchfsl, in one process. The program times every call
+into a server. Indices and float values go in, and the updated model comes out. The times do not
+include a network: a relay leaves one server in parts and arrives at the other as one message.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from torchfsl.submodel.segments import Policy, SegmentSpec, TensorSpec
 from torchfsl.submodel.update import RawSegment, quantise
 
 ONCE_A_ROUND = ("close_round", "reveal", "open", "apply", "open_round", "start")
-"""What a server does once, however many clients there are."""
+"""Calls of a server that occur once per round, whatever the number of clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a round cost.
+    """Bytes and seconds of a round.
 
     Attributes:
-        upload_bytes: a client's, to both servers together, headers included.
-        client_seconds: of a client: quantising, placing, keys, messages.
-        server_seconds: of one server for one client: receiving, expanding, verifying, adding.
-        round_seconds: of one server, once a round: opening, and applying the sum to the model.
+        upload_bytes: upload of a client to both servers together, headers included.
+        client_seconds: seconds of a client: quantising, placing, keys, messages.
+        server_seconds: seconds of one server for one client: receiving, expanding, verifying,
+            adding.
+        round_seconds: seconds of one server, once per round: opening, and applying the sum to the
+            model.
     """
 
     upload_bytes: int

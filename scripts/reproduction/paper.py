@@ -41,7 +41,7 @@ MAX_BIN: Final = {
 COMPUTATION: Final = _by_size(_FSL["computation"])
 SWAPPED: Final = {(10, 30): "evaluation", (15, 10): "aggregation", (20, 10): "aggregation"}
 """Cells of Table 5 that cannot be right: evaluating 2^10 weights does not take 7.5 s, and adding
-2^20 does not take what 2^10 takes. They stand beside ours and are not compared."""
+2^20 does not take what 2^10 takes. Tables show them next to our figures and do not compare them."""
 COMMUNICATION: Final = _by_size(_FSL["communication"])
 RATE: Final[float] = _FSL["rate"]
 TREC: Final = {split: tuple(counts) for split, counts in _FSL["trec"].items()}

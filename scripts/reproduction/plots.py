@@ -191,9 +191,9 @@ def _has_bfloat16_twin(run: Figures, runs: Iterable[Figures]) -> bool:
 
 
 def _points(axis: Any, runs: list[Figures], label: str, marker: str, longest: int) -> None:
-    """Mean and deviation over seeds by upload, the shares sent beside the usual points.
+    """Mean and deviation over seeds by upload, with the shares sent next to the usual points.
 
-    Runs shorter than the `longest` of the data set say how long they are.
+    If runs are shorter than the `longest` of the data set, the label of a point has their length.
     """
     points: dict[float, dict[float, list[float]]] = {}
     for run in runs:
@@ -225,7 +225,7 @@ def _din_auc(figures: Figures) -> None:
 
 
 def _sesa(figures: Figures) -> None:
-    """Accuracy by round of every choice of shards: mean over seeds, and the seeds beside it."""
+    """Accuracy by round of every choice of shards: the mean over seeds, and each seed."""
     names = ("full", "random", "random, scaled", "rolling", "static")
     colors = ("k", "tab:red", "tab:orange", "tab:blue", "tab:green")
     labels: dict[str, Any] = {"ylabel": "accuracy, %", "title": "MNIST, two labels a client"}

@@ -1,8 +1,9 @@
-"""Random blocks drawn in secret, after PREAMBLE, beside the largest blocks, at equal bytes.
+"""Random blocks drawn in secret, after PREAMBLE, against the largest ones at equal bytes.
 
-TREC's sentences at 20 clients, a small TextCNN whose every parameter, word table included, is cut
-into blocks of 32 values. All three ways of choosing send the same number of blocks and so the same
-bytes. What noise each needs is computed, not trained with. One seed.
+The data are TREC's sentences at 20 clients, with one seed. The model is a small TextCNN; all its
+parameters, also the word table, are cut into blocks of 32 values. All three ways of choosing send
+the same number of blocks and so the same bytes. The program computes the noise that each way needs,
+and does not train with it.
 """
 
 from __future__ import annotations

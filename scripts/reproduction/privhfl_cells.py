@@ -1,4 +1,4 @@
-"""What the accuracy tables of PrivHFL are made of: a cell is one choice of settings.
+"""Cells of the accuracy tables of PrivHFL: a cell is one choice of settings.
 
 A cell's result is a line of `results/privhfl.jsonl`, with a record for each seed. Cells that have
 equal baselines share them. Runs go on after an interruption, client by client, and several
@@ -92,7 +92,7 @@ def mixup(task: TaskName, queries: int, fraction: float = 1.0) -> Cell:
 
 
 def heterogeneity_cells(task: TaskName) -> list[Cell]:
-    """Figure 15: labels by a Dirichlet distribution; the control retrains without queries."""
+    """Figure 15: Dirichlet labels, and for MNIST a control that retrains without queries."""
     mixed = [Cell(task, f"alpha-{alpha:g}", {"alpha": alpha}) for alpha in ALPHAS]
     alone = [
         Cell(task, f"alpha-{alpha:g}-local", {"alpha": alpha, "control": "local"})

@@ -1,13 +1,15 @@
-"""Recommenders on Amazon Beauty and Sports, one run a cell and seed. Runs resume.
+"""Recommenders on Amazon Beauty and Sports, one run per cell and seed. Runs resume.
 
-A cell is `PRESET-DATASET`, `narrow-PRESET-DATASET` (of DIN: two bytes a value, up and down),
-`central-PRESET-DATASET` (the same model and samples trained in one place) or `trial-NAME`, one of
-`TRIALS`: a change of preset `din`, judged on validation items of Beauty, from which the presets'
-settings follow.
+A cell's name has one of four forms. `PRESET-DATASET` is a preset as it is. `narrow-PRESET-DATASET`
+is of DIN, with two bytes per value, up and down. `central-PRESET-DATASET` trains the same model on
+the same samples in one place.
 
-Where `--fsl-rounds` is at least a run's rounds, the whole run goes through both servers. Else it
-sums its rounds in the clear (`plain`), and the first ones a second time through both servers; both
-must then hold the same model, bit for bit.
+`trial-NAME` is one of `TRIALS`: a change of preset `din` or `sasrec`, judged on validation items of
+Beauty. The presets' settings follow from these trials.
+
+If `--fsl-rounds` is at least a run's rounds, the whole run goes through both servers. Otherwise the
+run sums its rounds in plaintext (`plain`), and repeats the first rounds through both servers. Both
+models must then be bit-identical.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ TRIALS: Final[dict[str, Changes]] = {
     "sasrec-negatives-32": {"recommendation": {"negatives": 32}},
     "sasrec-rate-0.02": {"server": {"lr": 0.02}},
 }
-"""What a trial changes of `din`, or `sasrec`, with a mean of models that keeps `TRIAL_MEAN`."""
+"""By trial, changes of `din` or `sasrec` with `TRIAL_MEAN` as weight of the older models."""
 ONE_CATEGORY: Final = Path("runs", "reproduce", "one-category")
 """Data of `trial-one-category`."""
 TRIAL_MEAN: Final = 0.985
@@ -91,18 +93,18 @@ def run_recommenders(
     fsl_rounds: int,
     **where: Any,
 ) -> None:
-    """Run what has no result yet.
+    """Run the cells without a result.
 
     Args:
-        names: cells.
-        seeds: a run for each.
+        names: names of cells.
+        seeds: seeds, with a run for each.
         data: folder of the data sets.
-        rounds: of a run; None for the preset's, or of a trial `TRIAL_ROUNDS`.
-        fsl_rounds: that run through both servers, too.
+        rounds: rounds of a run; None for those of the preset, or for a trial `TRIAL_ROUNDS`.
+        fsl_rounds: number of first rounds that also run through both servers.
         where: see `run_cell`.
 
     Raises:
-        SystemExit: no data, or a name that is no cell.
+        SystemExit: if there are no data, or a name is not a cell.
     """
     folder = data_folder(data, "recommendation", DATASETS["beauty"]).parent
     if "trial-one-category" in names:

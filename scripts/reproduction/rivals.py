@@ -1,12 +1,14 @@
-"""Rounds to an AUC on Amazon Beauty: FedSubAvg beside FedAvg, FedProx, FedAdam and our preset.
+"""Rounds to an AUC on Amazon Beauty, for FedSubAvg, three baselines and our preset.
 
-All four take the same steps at clients, a few of SGD on all samples of the user, so that what
-differs is how the servers use what clients send, and FedProx's term. FedProx needs these steps:
-with one gradient a round there is no distance to pull back from. The last row is the preset
-`deepfm` as it is: one gradient a client, lazy Adam at the servers.
+The baselines are FedAvg, FedProx and FedAdam. All four algorithms take the same steps at clients: a
+few epochs of SGD on all samples of the user. They differ in how the servers use what clients send,
+and in FedProx's term. FedProx needs these steps: with one gradient per round there is no distance
+to pull back from.
 
-Rates are chosen on the validation split, by the best AUC of a short run; each algorithm is then run
-once on the test split. One seed.
+The last row is the preset `deepfm` as it is: one gradient per client, lazy Adam at the servers.
+
+The program chooses rates on the validation split, by the best AUC of a short run. It then runs each
+algorithm once on the test split. There is one seed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ Settings = tuple[Local, Server]
 
 
 def steps(rate: float, proximal: float = 0.0) -> Local:
-    """What clients do under all four."""
+    """Local training of clients under all four algorithms."""
     return Local(optimizer="sgd", lr=rate, epochs=EPOCHS, proximal=proximal, together=True)
 
 

@@ -1,10 +1,10 @@
-"""Flower's SecAgg+ on a model of a given size: bytes a client uploads, seconds of all parties.
+"""Flower's SecAgg+ on a model of a given size: upload per client, seconds of all parties.
 
     python -m scripts.reproduction.secagg_plus --parameters 3617023 --clients 10 --json FILE
 
-Runs in an environment of its own (`pip install flwr==1.41`), not torchfsl's. Flower's own workflow
-and client mod exchange their real messages; only the network between them is replaced by a loop
-that counts each reply as the bytes Flower would send.
+The program runs in a separate environment (`pip install flwr==1.41`), not in torchfsl's. Flower's
+own workflow and client mod exchange their real messages. A loop replaces only the network between
+them, and counts each reply as the bytes that Flower would send.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Loop(Grid):
 
 
 class Proxy:
-    """What the strategy samples: a node by name."""
+    """A node with a name, which the strategy samples."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id, self.cid = node_id, str(node_id)

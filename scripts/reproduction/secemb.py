@@ -1,9 +1,10 @@
-"""Beside SecEmb (Mai and others, ICML 2025): bytes and seconds of its matrix factorisation.
+"""Bytes and seconds of torchfsl on matrix factorisations of SecEmb (Mai and others, 2025).
 
-Its upload a user and round is stated for five catalogues of d = 64 values of 32 bits a row. The
-number of rows m' that a user sends is not with these figures where we could read them; with
-200, 300, 300, 500 and 500 rows, 2 m' (128 log2(m) + 64 * 32) bits, its own formula for two servers,
-gives each of them to the digit that is stated. We fetch and send as many rows.
+The SecEmb paper (ICML 2025) states its upload per user and round for five catalogues, with d = 64
+values of 32 bits per row. The text that we could read does not give the number of rows m' that a
+user sends. The paper's formula for two servers is 2 m' (128 log2(m) + 64 * 32) bits. With 200, 300,
+300, 500 and 500 rows, it gives each upload to the digit that is stated, and our clients send as
+many.
 """
 
 from __future__ import annotations

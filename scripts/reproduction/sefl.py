@@ -32,21 +32,22 @@ BLOCKS = (1, 4, 8, 16, 32)
 TABLE_BLOCK = 8
 """Table 1 is of block-Hankel layers, of a block size that the paper does not give."""
 COHORTS = {1: 8, 4: 4}
-"""Clients a round of table and figure: with 75 % dropouts two of 8 are left. What a model learns in
-a few rounds depends on the steps one after the other rather than on how many take them at once."""
+"""Clients per round of table and figure: with 75 % dropouts, two of 8 are left. In a few rounds, a
+model's learning depends on the number of successive steps rather than on how many clients take them
+at once."""
 ROUNDS = {1: 14, 4: 24}
 UNTIED = Language(decoder="untied", rows=0.05)
-"""Of which the costs are measured, too: a model whose input table goes by rows."""
+"""Model whose costs are also measured; clients send its input table by rows."""
 VALID = 60_000
 """Words of the validation text that evaluations read."""
 _COUNTS = "rounds", "exact_rounds", "clipped_values", "dropouts_per_round"
 
 
 def forms(blocks: Sequence[int] = BLOCKS) -> dict[str, Language]:
-    """By name the model's forms of figure 4: blocks in the layers alone, or in the tables, too.
+    """By name, the models of figure 4: blocks in the layers alone, or also in the tables.
 
     Args:
-        blocks: sizes, of which the first is 1.
+        blocks: block sizes, of which the first is 1.
     """
     whole = Language(valid_tokens=VALID)
     layers = {f"{b}": dataclasses.replace(whole, block=b) for b in blocks}
@@ -196,7 +197,7 @@ def config_of(
     rounds: int,
     dropouts: float = 0.0,
 ) -> Config:
-    """Settings of a run for the table or figure of this number: the preset's, but for a few."""
+    """The preset's settings for the table or figure of this number, with a few changes."""
     preset = PRESETS[model]
     return dataclasses.replace(
         preset,

@@ -1,4 +1,4 @@
-"""What a round of a language model costs each party under every aggregation; nobody trains."""
+"""Costs of a round of a language model, by party and aggregation, without training."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _dropouts(figures: Figures) -> Iterator[tuple[str, ...]]:
 
 @table("sefl-same", "of the runs | count", figures="sefl-table1", stamp=None)
 def _same(figures: Figures) -> list[tuple[Any, ...]]:
-    """What the runs of the table have in common, counted."""
+    """Counts of runs of the table: exact rounds, and models as in plaintext."""
     runs = _runs(figures)
     first = next(iter(figures["same"].values()))["0"]
     equal = sum(run["plain_sha256"] == run["model_sha256"] for run in runs)

@@ -1,7 +1,7 @@
-"""SESA beside others: what a round costs each party, and accuracy by choice of shards.
+"""Costs of a round of SESA and of others, and accuracy by choice of shards.
 
 The paper (Sami and Guler, "Secure Submodel Aggregation for Resource-Aware Federated Learning") has
-one figure, of accuracy, and no seconds and no bytes; its claims are in docs/results/sesa.md.
+one figure, of accuracy. It does not have seconds or bytes. Its claims are in docs/results/sesa.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ CHOICES: dict[str, tuple[Sesa, float]] = {
     "rolling": (Sesa(shards=200, choice="rolling", scaled=True, mean="owners"), SCALED_RATE),
     "static": (Sesa(choice="static", scaled=True, mean="owners"), SCALED_RATE),
 }
-"""All clients full; SESA; SESA with the others' scaling; FedRolex; HeteroFL."""
+"""In this order: full models of all clients, SESA, SESA with the others' scaling, FedRolex,
+HeteroFL."""
 SPEED_ROUNDS = 160
 SPEED = ("full", "random", "rolling")
 """Choices whose speed is compared, each at its best rate of RATES."""
@@ -51,7 +52,7 @@ RATES = (0.05, 0.1, 0.2)
 
 
 def shapes() -> dict[str, Config]:
-    """What the table of costs measures: the paper's network and cohort, and the preset's CNN."""
+    """Runs in the table of costs: the paper's network and cohort, and the preset's CNN."""
     mlp, cnn = PRESETS["mlp-mnist-widths"], PRESETS["cnn-mnist-widths"]
     return {
         "MLP": dataclasses.replace(
@@ -178,7 +179,7 @@ def _place(data: Path | None, source: str, usual: str) -> str:
 
 
 def _costs(config: Config, flower_python: str | None) -> dict[str, Any]:
-    """One round of every scheme on equal shapes, no client dropping out, nobody training."""
+    """One round of every scheme on equal shapes, without dropouts and without training."""
     measured = {
         name: one_round(dataclasses.replace(config, aggregation=name)) for name in AGGREGATIONS
     }

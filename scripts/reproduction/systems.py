@@ -1,11 +1,13 @@
 """The systems of all papers on one task, with the same test for all.
 
-MNIST: nine clients of 100 samples each; CIFAR-10: six of 1000. Who shares one model (`plain`,
-`dense`, `fsl`, `sesa`, `sefl`, SecAgg+) trains the SESA paper's MLP, on CIFAR-10 a small CNN, all
-clients all of it, so that one seed gives one model whoever sums the updates; bytes and seconds
-differ. PrivHFL's clients keep networks of their own; its figures are those of the cells that
-`privhfl-accuracy` and `privhfl-secure` have run. `systems_tables` makes the tables of
-docs/systems.md of both.
+MNIST has nine clients of 100 samples each, and CIFAR-10 has six of 1000. Under `plain`, `dense`,
+`fsl`, `sesa` and `sefl`, all clients share one model and train all of it. This model is the SESA
+paper's MLP or, on CIFAR-10, a small CNN. Therefore one seed gives one model, whichever system sums
+the updates; bytes and seconds differ.
+
+SecAgg+ sums random updates of the same size. PrivHFL's clients keep separate networks. PrivHFL's
+figures are those of the cells that `privhfl-accuracy` and `privhfl-secure` have run.
+`systems_tables` makes the tables of docs/systems.md from both.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from training.trainer import RoundRecord, Trainer
 AGGREGATIONS: tuple[Aggregation, ...] = tuple(
     way for way in get_args(Aggregation) if way != "central"
 )
-"""All but central training, which is a yardstick for recommenders."""
+"""All aggregations except central training, which is a baseline for recommenders."""
 
 ROUNDS, EVERY, EPOCHS = 30, 5, 2
 SECAGG_SHARES = 5

@@ -103,7 +103,7 @@ class Scheme:
 
     @property
     def ring(self) -> Ring:
-        """What the degree fixes."""
+        """The parameters that the degree fixes."""
         return RINGS[self.degree]
 
     @property

@@ -2,14 +2,15 @@
 
 N_Z(0, s**2) gives every integer y the probability proportional to exp(-y**2 / (2 s**2)). The method
 is that of Canonne, Kamath, Steinke (The discrete Gaussian for differential privacy, 2020),
-Algorithms 1 to 3: a discrete Laplace candidate, accepted with probability
-exp(-(|y| - s**2/t)**2 / (2 s**2)), t = s + 1, every coin made of uniform integers. No decision
-touches a float, so what is sampled is the distribution itself and not something near it.
+Algorithms 1 to 3. A discrete Laplace candidate is accepted with probability
+exp(-(|y| - s**2/t)**2 / (2 s**2)), where t = s + 1. Every coin is made of uniform integers. No
+decision touches a float, so the samples have exactly this distribution and not one near it.
 
-The algorithms run on whole arrays: candidates are drawn in bulk and the accepted ones kept. All
-numbers fit 64 bits because a coin of probability exp(-(i + f)**2 / 2), i whole and 0 <= f < 1, is
-i**2 coins of exp(-1/2), i coins of exp(-f) and one of exp(-f**2 / 2). Running time depends on the
-noise drawn, in bulk only; a server samples once a round, and nobody sees when it begins.
+The algorithms run on whole arrays: they draw candidates in bulk and keep the accepted ones. All
+numbers fit 64 bits because a coin of probability exp(-(i + f)**2 / 2) is made of other coins. With
+i whole and 0 <= f < 1, these are i**2 coins of exp(-1/2), i coins of exp(-f) and one of
+exp(-f**2 / 2). The running time depends on the drawn noise, but only in bulk. A server samples once
+per round, and no one sees when it begins.
 """
 
 from __future__ import annotations

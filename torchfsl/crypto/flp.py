@@ -1,27 +1,28 @@
-"""Fully linear proofs about shared values (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai 2019).
+"""Fully linear proofs on shared values (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai 2019).
 
-`SumsOfSquares`: the prover knows a vector that the verifiers hold in additive shares. It is cut
-into *calls* of `arity` values; for each call the verifiers want a share of its sum of squares, and
-be sure of it. Laid out as in the VDAF draft, with one gadget and no joint randomness: for each
-place i of a call, its *wire*, a polynomial f_i goes through a random seed at w**0 and through the
-i-th value of call k at w**k, w a root of unity of order P. The proof is the seeds and the
-coefficients of the sum of all f_i**2, p, whose value at w**k is the sum of squares of call k. The
-verifiers evaluate shares of all f_i and of p at one random point r and open them:
-p(r) = sum f_i(r)**2.
+`SumsOfSquares`: the prover knows a vector that the verifiers hold in additive shares. The vector is
+cut into *calls* of `arity` values. For each call the verifiers want a share of its sum of squares,
+and be sure of it. The layout is that of the VDAF draft, with one gadget and no joint randomness.
+Let w be a root of unity of order P. Each place i of a call has a *wire*, a polynomial f_i. It goes
+through a random seed at w**0 and through the i-th value of call k at w**k. Let p be the sum of all
+f_i**2, so that p(w**k) is the sum of squares of call k. The proof is the seeds and the coefficients
+of p. The verifiers evaluate shares of all f_i and of p at one random point r. They open these
+shares and check that p(r) = sum f_i(r)**2.
 
-A proof about other values, or with another p, passes with chance (2 P - 2) / (q - P) over r in the
-field of q elements, if r is drawn after both shares of values and proof are fixed. At *one* point
-all that is opened is uniform but for p(r), which follows from the rest; at two points it is not: a
-proof is queried once, ever.
+The field has q elements. A proof about other values, or with another p, passes with chance
+(2 P - 2) / (q - P) over r. For this, r must be drawn after both shares of values and proof are
+fixed. At *one* point all opened values are uniform except p(r), which follows from the others. At
+two points they are not uniform, so verifiers query a proof only once, ever.
 
-Values may be given as integers: a share is then a sum of `int64` matrices, each times a scale, and
-shares add up over the integers or modulo p, as the caller likes. Elements are words `[n, 2]`.
+Values may be integers. A share is then a sum of `int64` matrices, each times a scale. Shares add up
+over the integers or modulo q, as the caller likes. Elements are words `[n, 2]`.
 
 `ZeroOrSame`: every value c is 0 or one number w, the same for all, with c and w in additive shares.
-For integers that are small beside the field's modulus, sum c**2 (c - w)**2 = 0 implies it, since no
-term is negative. Others prove that they are small. The gadget has degree 4: a wire of w
-and `arity` wires of values, p = sum f_i**2 (f_i - g)**2, of which 4 P - 3 coefficients are sent. A
-false proof passes with chance (4 P - 4) / (q - P), and one query of a proof tells nothing.
+For integers that are small compared with q, the statement follows from sum c**2 (c - w)**2 = 0,
+since no term is negative. Other proofs show that the integers are small. The gadget has degree 4,
+with a wire g of w and `arity` wires f_i of values. The prover sends the 4 P - 3 coefficients of
+p = sum f_i**2 (f_i - g)**2. A false proof passes with chance (4 P - 4) / (q - P), and one query of
+a proof tells nothing.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from torchfsl.types import Whole
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a call is made of, or one verifier's share of it.
+    """The values of the calls, or one verifier's share of them.
 
     Attributes:
-        parts: `(int64[body calls, arity], scale)`; their sum, each times its scale, are the calls.
-        tail: further calls, each of up to `arity` values; integers, taken modulo p.
+        parts: `(int64[body calls, arity], scale)`; the sum of matrices times scales is the calls.
+        tail: further calls, each of up to `arity` values; integers, taken modulo q.
     """
 
     parts: Sequence[tuple[Whole, int]] = field(repr=False)
@@ -144,11 +145,11 @@ def ask(
     parts: Sequence[tuple[Whole, int]],
     tail: Words,
 ) -> tuple[Words, Words]:
-    """What one verifier opens of its share of a proof; see the kernel `query_proof`.
+    """The values that one verifier opens of a proof; see the kernel `query_proof`.
 
     Args:
-        proof: a seed a wire, then coefficients of p.
-        num_wires: how many wires there are.
+        proof: the verifier's share: one seed per wire, then coefficients of p.
+        num_wires: number of wires.
         order: P.
         point: r.
         parts: `(int64[calls, num_wires], scale)`.

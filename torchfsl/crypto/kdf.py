@@ -1,7 +1,7 @@
-"""Key derivation: every key has a label of its own and is bound to its whole context.
+"""Key derivation: every key has a separate label and is bound to its whole context.
 
-`derive` is HKDF-SHA256 (RFC 5869); the info string is the label and the context, each with its
-length in front, so that no two (label, context) pairs ever meet. Labels are frozen by vectors.
+`derive` is HKDF-SHA256 (RFC 5869). The info string is the label and the context, each behind its
+length, so that no two (label, context) pairs have the same string. Test vectors fix the labels.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def digest(
 ) -> bytes:
     """SHA-256 over the framed label and parts: 32 bytes. Long parts are not copied.
 
-    `pieces`, if given, are one more part, cut anywhere. Where they have more than `CHUNK_BYTES`
-    together, the digests of their chunks stand behind their length instead of themselves. The
-    length tells the two forms apart, so a collision is still one of SHA-256.
+    `pieces`, if given, are one more part, cut anywhere. If they have more than `CHUNK_BYTES`
+    together, the digests of their chunks stand behind their length in place of the pieces. The
+    length tells the two forms apart, so a collision is still a collision of SHA-256.
     """
     total = hashlib.sha256()
     for part in (label, *parts):

@@ -1,4 +1,4 @@
-"""What holds secrets that are used once stays in its process: two copies would use them twice."""
+"""Objects with one-time secrets stay in their process: two copies would use them twice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar, NoReturn
 
 
 class SecretHolder:
-    """A base of what can be neither pickled nor copied."""
+    """The base of objects that can be neither pickled nor copied."""
 
     _instead: ClassVar[str]
     """What to save, and how to make such an object of it."""

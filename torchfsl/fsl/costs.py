@@ -1,9 +1,9 @@
 """Predicts costs from the plan alone: bytes on the wire, AES blocks, server memory.
 
-AES blocks are those of the kernels: trees, Conv, check, tags, proofs; the streams of roots and
-masks come on top and are small. Bytes and blocks are exact, and tested against those counted while
-a round runs; memory is that of everything that grows with the plan, within a tenth and a few
-megabytes of what rounds take.
+AES blocks are those of the kernels: trees, Conv, check, tags, proofs. The streams of roots and
+masks come on top and are small. Bytes and blocks are exact, and tests compare them with those
+counted while a round runs. The predicted memory covers everything that grows with the plan, and is
+within a tenth and a few megabytes of what rounds take.
 """
 
 from __future__ import annotations

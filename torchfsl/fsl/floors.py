@@ -1,4 +1,4 @@
-"""Minimum requirements of a party for every plan, whatever its owner says.
+"""Minimum requirements of a party for every plan, whatever its coordinator chooses.
 
 A server reads them from its settings, a client from the call or from a policy file:
 
@@ -8,7 +8,7 @@ A server reads them from its settings, a client from the call or from a policy f
     min_clients = 100           # fewest reports that a round may open
     min_contributors = 5        # fewest clients behind a position that is opened
     max_k = 4096                # most positions that one segment may ask of a client
-    lanes = ["none", "count"]   # what may be opened beside the sums
+    lanes = ["none", "count"]   # what may be opened in addition to the sums
     noise_multiplier = 0.5      # least noise over sensitivity in a round, against one server
     max_epsilon = 8.0           # of all rounds against one server, at delta max_delta (1e-6)
     max_rounds = 1000           # most rounds that the plan may open

@@ -27,8 +27,8 @@ class TwoServers:
 
     Args:
         plan: public plan.
-        models: one copy for each server, equal bit for bit.
-        draws: fresh noise of each, where it is not to come from the operating system.
+        models: one copy for each server; the copies are bit-identical.
+        draws: source of each server's noise, the operating system if not given.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TwoServers:
 
     @property
     def model(self) -> ServerModel:
-        """Server 0's model; server 1 has the same bits."""
+        """Server 0's model; that of server 1 is bit-identical."""
         return self.servers[0].model
 
     @property

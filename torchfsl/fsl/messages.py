@@ -33,21 +33,21 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     FETCH_ANSWER   digests 32 + 32, the answer sealed                           S_b to client
     FETCH_MODEL    the same, tensors outside retrieving segments                S_a to client
 
-A master seed has 16 bytes, or 64 where the plan names the servers' public keys: sealed to that of
-the addressee, once for every set of trees (`TreeContext.seal_info`). A tag is under the master seed
-beside it and covers all of the upload (`TreeContext.upload_tag`). S_a is server (client mod 2).
-Early trees are those of the retrieving segments, or of all segments in a session (`max_epochs`
-above 1), where they go up once and TREES is not sent in later rounds. The public share of a report
-is the trees of all other segments, then the hints of all, in plan order, then, under `proofs`,
-carry trees and their hints; a masked proof is slack values, squares and the proof
-(`plan.statement`). `private` is there only under `audit`: the digest of what the other server alone
-gets (`ReportContext.private_digest`), also under the tag. So are promises, noise coin, signature
-and AUDIT_PASS, and noise index and rounds if there are `noise_taps`, too (`server.audited`). COUNTS
-is there only under `min_contributors` above 1; SHARE is then salt 32 and a slot for each position,
-which `commitments` describes. A tree is its correction words and, if the plan verifies, its 32-byte
-check word. An answer is sealed under a key from its sender's master seed: 16 bytes more
-(`crypto.aead`). Digests and commitments are those of `kdf.digest`; `bodies` and `uploads` have the
-fields.
+A master seed has 16 bytes, or 64 if the plan names the servers' public keys. The seed is then
+sealed to the addressee's key, once for every set of trees (`TreeContext.seal_info`). A tag is under
+the master seed of its message and covers all of the upload (`TreeContext.upload_tag`). S_a is
+server (client mod 2). Early trees are those of the retrieving segments. In a session (`max_epochs`
+above 1) they are those of all segments, and TREES is sent once and not in later rounds. The
+public share of a report is the trees of all other segments, then the hints of all, in plan order.
+Under `proofs`, carry trees and their hints follow. A masked proof is slack values, bits of the
+carry weights and the proofs (`plan.statement`). `private` is there only under `audit`: the digest
+of what the other server alone gets (`ReportContext.private_digest`). The tag also covers `private`.
+Promises, noise coin, signature and AUDIT_PASS are also there only under `audit`. Noise index and
+rounds need `noise_taps` in addition (`server.audited`). COUNTS is there only under
+`min_contributors` above 1. SHARE is then salt 32 and a slot for each position, see `commitments`. A
+tree is its correction words and, if the plan verifies, its 32-byte check word. An answer is sealed
+under a key from its sender's master seed: 16 bytes more (`crypto.aead`). Digests and commitments
+are those of `kdf.digest`. `bodies` and `uploads` have the fields.
 """
 
 from __future__ import annotations

@@ -34,10 +34,10 @@ def add_noise(
         segment: the segment of the share.
         share: its ring values in order, lanes where the plan has them: `[m, W/8]`, or
             `[values, l/8]` for a dense segment.
-        draw: tests inject a known one.
+        draw: source of the noise; tests pass a known source.
 
     Returns:
-        Shape of `share`. Law: the opened sums are the plain sums plus both servers' draws, exactly.
+        Shape of `share`. Law: the aggregate is the plain sum plus both servers' draws, exactly.
     """
     if not plan.noise_sigma:
         return share

@@ -1,14 +1,14 @@
-"""Differential privacy of the opened sums: noise from both servers, and what it guarantees.
+"""Differential privacy of the aggregate: noise from both servers, and what it guarantees.
 
-Each server adds to every value of its share, zeros and lanes included, its own draw of the discrete
-Gaussian N_Z(0, s**2), before it commits to the share. So the opened sums carry two draws a value,
-and one server, which knows its own, still faces the other's: s**2 counts against a server, 2 s**2
-against everybody else, as long as no server leaves out its noise.
+Before a server commits to its share, it adds a separate draw of the discrete Gaussian N_Z(0, s**2)
+to every value, zeros and lanes included. So the aggregate carries two draws per value. One server
+knows its own draw and still faces the other server's. Therefore s**2 counts against a server, and
+2 s**2 against everybody else, as long as no server leaves out its noise.
 
 The guarantee is by client: two rounds are neighbours when they differ in one client's report, which
-one of them replaces by zeros. It rests on `Plan.l2_bound`, which honest clients keep; that others
-keep it, too, is verified under `proofs = "norm"` only. How many take part is not hidden.
-`docs/specification/privacy-proofs.md` has the derivations.
+one of them replaces by zeros. The guarantee rests on `Plan.l2_bound`, which honest clients keep.
+Servers verify only under `proofs = "norm"` that other clients also keep the bound. The number of
+clients is not hidden. `docs/specification/privacy-proofs.md` has the derivations.
 """
 
 from __future__ import annotations

@@ -41,8 +41,9 @@ class Endpoint(Protocol):
 class InProcess:
     """Both servers in this process, through the same bytes as on any network.
 
-    Clients of a round whose trees came by this object are said to wait until they have asked for
-    their answers: where several start before the first asks, servers answer them together.
+    After this object has relayed a client's trees, it reports the client to the servers as waiting,
+    until the client asks for its answer. If several clients start before the first one asks,
+    servers answer them together.
     """
 
     def __init__(self, server0: Endpoint, server1: Endpoint) -> None:

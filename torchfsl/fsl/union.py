@@ -197,7 +197,7 @@ class UnionAdvice:
         pays_in_bytes: whether a client sends and receives less with the union.
         pays_in_blocks: whether a server computes less with it.
         break_even_rounds: least number of rounds after which a client's bytes are fewer; None if
-            restricted rounds are no cheaper.
+            restricted rounds are not cheaper.
     """
 
     rounds: int

@@ -1,7 +1,7 @@
-"""Bodies of what a client sends up: its trees and its report, and what is relayed of them.
+"""Bodies of a client's uploads: its trees and its report, and what servers relay of them.
 
-Each begins with its heads: nonces and, from a client, a master seed and a tag under it. A public
-part may be given in pieces, cut anywhere; one that was read is in one piece.
+Each body begins with its heads: nonces and, from a client, a master seed and a tag under this seed.
+A public share may be given in pieces, cut anywhere. A public share that was read is in one piece.
 """
 
 from __future__ import annotations

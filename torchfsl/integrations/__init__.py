@@ -1,8 +1,8 @@
-"""The library inside the frameworks of others: `flower`, `ray`.
+"""torchfsl inside other frameworks: `flower`, `ray`.
 
-Each folder needs the framework it is named after, and imports nothing of it but its public
-packages. Nothing below imports this wing, so that the library never loads a framework by itself.
+Each package needs the framework of the same name, and imports only public packages of this
+framework. No lower layer imports this package, so torchfsl never loads a framework unasked.
 
-Invariant: Flower carries round numbers and metrics, arrays go to the two servers alone; a cluster
-of Ray belongs to one of the servers, and sees what that server sees.
+Invariant: Flower carries round numbers and metrics, and arrays go to the two servers alone. A
+cluster of Ray belongs to one of the servers, and sees what that server sees.
 """

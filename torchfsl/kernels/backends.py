@@ -1,7 +1,8 @@
-"""Choice of the kernels: native (C++) or portable (NumPy). Visible, forced by one variable.
+"""Choice of the kernels: native (C++) or portable (NumPy). `backend` shows it.
 
-`TORCHFSL_BACKEND` is `auto` (default), `portable` or `native`. `auto` takes the native extension
-and says so in the log when it is not there; it never changes while a process runs.
+The variable `TORCHFSL_BACKEND` is `auto` (default), or forces `portable` or `native`. `auto` takes
+the native extension. If it cannot be loaded, torchfsl logs a warning and takes the portable
+kernels. The choice of `auto` never changes while a process runs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ KERNELS: Final = (
     "leaf_sums", "carry_sums", "square_sums", "accumulate_lifted", "query_proof",
     "field_transform",
 )  # fmt: skip
-"""What a backend must offer; `portable` documents each."""
+"""The functions that a backend must have; `portable` documents each one."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""An answering party P_A: holds a network, sees nothing of the queries but uniform values."""
+"""P_A holds a network and answers queries, of which it sees only uniform values."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
 """Comparison of a public number with a dealer's secret one, by one-time truth tables.
 
-Two parties know c, the dealer knows v; they learn the bit [c < v] ^ s, where the dealer drew s.
-Both numbers are cut into chunks of at most 5 bits. For a chunk the words `lt` (bit j says j < v)
-and `eq` (bit j says j = v) answer every question about it. Groups of chunks are answered by tables
-over their bits, until one bit is left: `lt_0 | eq_0 (lt_1 | eq_1 (...))`, highest chunk first.
+Two parties know c, and the dealer knows v. The two parties learn the bit [c < v] ^ s, where the
+dealer drew s. Both numbers are cut into chunks of at most 5 bits. For a chunk the words `lt` (bit j
+is [j < v]) and `eq` (bit j is [j = v]) answer every question about the chunk. Tables over the bits
+of a group of chunks answer for the group, until one bit is left. This bit is
+`lt_0 | eq_0 (lt_1 | eq_1 (...))`, highest chunk first.
 
-Each table is XORed with all-ones where a mask bit of the dealer's says so, permuted by the masks
-of the bits that choose its entry, and shared: one party derives its share, the dealer sends the
-other. Both read one entry and open it. What is opened is masked by a fresh uniform bit, and no
-table is read twice.
+The dealer XORs a table with all-ones if its mask bit is 1. It permutes the table by the masks of
+the bits that choose the entry. Then it shares the table: one party derives its share, and the
+dealer sends the other share. Both parties read one entry and open it. A fresh uniform bit masks
+each opened bit, and no table is read twice.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Tables:
         self._value_bytes = sum(t.word_bytes * (1 + t.equal) for lv in self.levels for t in lv)
 
     def dealt_bytes(self, count: int) -> int:
-        """What the dealer sends for `count` comparisons."""
+        """Number of bytes that the dealer sends for `count` comparisons."""
         return self._value_bytes * count
 
     def traffic(self, count: int) -> list[int]:

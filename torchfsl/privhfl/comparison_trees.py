@@ -62,7 +62,7 @@ class Trees:
         self.depth = bits - _LOW_BITS
 
     def dealt_bytes(self, count: int) -> int:
-        """What the dealer sends for `count` comparisons: key, words, right bits, last words."""
+        """Bytes from the dealer for `count` comparisons: key, words, right bits, last words."""
         return _WORD * (1 + (self.depth + 1) * count) + -(-self.depth * count // 8)
 
     def traffic(self, count: int) -> list[int]:

@@ -1,13 +1,13 @@
-"""Randomness that two parties share without a message, every draw used once.
+"""Randomness that two parties share without a message; they use every draw once.
 
-Two seeds, by pair: of a querying and an answering party (QA), and of the server and the querying
-party (SQ). Each comes from an X25519 exchange of keys that the parties' certificates vouch for; a
-server that could put keys of its own in between would know QA and with it everything (the paper's
-plain Diffie-Hellman allows it).
+There are two kinds of seeds: QA of a querying and an answering party, and SQ of the server and the
+querying party. Each seed comes from an X25519 exchange of keys for which the parties' certificates
+vouch. A server that could substitute its own keys would know QA, and with QA everything. The
+paper's plain Diffie-Hellman allows this.
 
-Every draw has a key of its own, derived from the pair's seed, the plan, both clients, the version
-of the answering party's weights, iteration and batch, the node and a purpose. Nothing counts along,
-so nothing can run out of step; whoever asks for the same draw twice is refused.
+Every draw has a separate key. It is derived from the pair's seed, the plan, both clients, the
+version of the answering party's weights, iteration, batch, node and purpose. No party counts draws,
+so the parties cannot get out of step. A second request for the same draw raises an error.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Draws:
 
 
 class Pair:
-    """What one party shares with another: draws by context, each context opened once.
+    """Draws that one party shares with another, by context; each context is opened once.
 
     Args:
         seed: the pair's, 16 bytes.

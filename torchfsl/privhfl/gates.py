@@ -1,17 +1,19 @@
-"""What becomes of one node's values, by party: the dealer's half and those of both others.
+"""Computations on one node's values: the dealer's half, and the halves of P_A and S.
 
-How a value is held, with P_Q the querying party, P_A the answering one and S the server:
+The parties are the querying party P_Q, which is the dealer, the answering party P_A and the server
+S. They hold a value as follows:
 
-    wire x      P_A has x - b; S and P_Q have b, which comes from their seed
-    product y   P_A and S both have c = y + r; P_Q has r, which neither of them knows
+    wire x      P_A has x - b. S and P_Q have b, which comes from their seed.
+    product y   P_A and S both have c = y + r. P_Q has r, which P_A and S do not know.
 
-A ReLU truncates a product and takes its sign at once. Both know c >> f_w, the dealer r >> f_w;
-their difference modulo 2**(n+1) is floor((y + r mod 2**f_w) / 2**f_w), that is y rounded down or up
-at random, without bias. With m_c, m_r the top bits and c', r' the n bits below, it is not negative
-iff d = 1 ^ m_c ^ m_r ^ [c' < r']. The comparison opens E with d = E ^ sigma, sigma the dealer's;
-the value is c_t - V[m_c] where d = 1, V[0] = r_t - m_r 2**(n+1), V[1] = r_t.
+A ReLU truncates a product and takes its sign in one step. P_A and S know c_t = c >> f_w, and the
+dealer knows r_t = r >> f_w. Modulo 2**(n+1), c_t - r_t is floor((y + r mod 2**f_w) / 2**f_w). This
+is y rounded down or up at random, without bias. Let m_c, m_r be the top bits and c', r' the n bits
+below. Then c_t - r_t is not negative iff d = 1 ^ m_c ^ m_r ^ [c' < r'] is 1. The comparison opens E
+with d = E ^ sigma, where sigma is the dealer's. If d = 1, the value of the ReLU is c_t - V[m_c],
+with V[0] = r_t - m_r 2**(n+1) and V[1] = r_t.
 
-The paper opens r y to P_Q instead, with r > 0 random, which gives y away.
+The paper instead opens r y to P_Q, with r > 0 random. This gives y away.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Comparison(Protocol):
     relayed: bool
 
     def dealt_bytes(self, count: int) -> int:
-        """What the dealer sends for `count` comparisons."""
+        """Number of bytes that the dealer sends for `count` comparisons."""
 
     def traffic(self, count: int) -> list[int]:
         """Bytes that each of both parties sends, by level."""
@@ -46,7 +48,7 @@ class Comparison(Protocol):
     def deal(
         self, secret: npt.NDArray[Any], qa: Draws, sq: Draws, node: int, step: str
     ) -> tuple[list[Any], Bytes]:
-        """What the dealer sends for the numbers `secret [N]`, in parts, and the bits s `[N]`."""
+        """Data that the dealer sends for the numbers `secret [N]`, in parts, and bits s `[N]`."""
 
     def answering(self, qa: Draws, node: int, step: str, count: int, relayed: memoryview) -> Any:
         """The answering party's share."""
@@ -70,7 +72,7 @@ def split(ring: Ring, words: Words) -> tuple[Words, Bytes, Words]:
 
 
 def deal_relu(ring: Ring, mask: Words, bits: Bytes) -> list[Words]:
-    """What is shared for ReLUs of products masked by `mask [N]`, where the comparison has s = bits.
+    """Elements to share for ReLUs of products with `mask [N]`; the comparison's s is `bits`.
 
     Returns:
         sigma, sigma V[0], sigma V[1], (1 - sigma) V[0], (1 - sigma) V[1].
@@ -108,7 +110,7 @@ def _select(mask: Words, there: Words, elsewhere: Words) -> Words:
 
 
 def deal_max(ring: Ring, mask_u: Words, mask_v: Words, bits: Bytes) -> list[Words]:
-    """What is shared for maxima of products masked by `mask_u` and `mask_v`.
+    """Elements to share for maxima of products masked by `mask_u` and `mask_v`.
 
     Returns:
         sigma, sigma r_D + r_v, (1 - sigma) r_D + r_v, with r_D the difference of the masks.

@@ -29,14 +29,14 @@ class Node:
 
     Attributes:
         op: `sum` adds up a window, as average pooling does before it divides; `max` is pooling.
-        inputs: nodes before this one; a linear layer may have a second one, a wire that is added
-            to its output (a shortcut).
+        inputs: earlier nodes. A linear layer may have a second input, a wire (a shortcut) that is
+            added to its output.
         shape: of the output of one sample.
         weight_shape: of a linear layer's weights.
-        stride, padding: of a convolution, (height, width); stride of a pooling, too.
+        stride, padding: of a convolution, (height, width); also the stride of a pooling.
         groups: of a convolution.
         window: of a pooling.
-        scale: how often a wire counts the network's own value: sums over windows are averages
+        scale: a wire's value divided by the network's own value. A sum over a window is the average
             times the window's size.
     """
 
@@ -133,7 +133,7 @@ class Graph:
         return self.nodes[-1].shape[0]
 
     def canonical(self) -> list[dict[str, Any]]:
-        """What enters a plan's digest."""
+        """The nodes in the form that enters a plan's digest."""
         return [dataclasses.asdict(node) for node in self.nodes]
 
     def __hash__(self) -> int:

@@ -1,7 +1,8 @@
-"""The same network on plain ring integers, without any protection: what `secure` must equal.
+"""The same network on plain ring integers, without any protection; `secure` must equal it.
 
-Rounding in the protocol adds a dither in [0, 2**f_w) before it cuts f_w bits off. With the dithers
-of the dealer's masks this gives `secure` bit for bit; without them it rounds down.
+Rounding in the protocol adds a dither in [0, 2**f_w) and then cuts off f_w bits. With the dithers
+of the dealer's masks, the result is bit-identical to that of `secure`. Without dithers, `run_twin`
+rounds down.
 """
 
 from __future__ import annotations

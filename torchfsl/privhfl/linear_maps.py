@@ -1,7 +1,7 @@
-"""What layers compute with values, on reals or on ring elements, without their biases.
+"""The maps of layers without their biases, on reals or on ring elements.
 
-torch convolves integers slowly. On ring elements a convolution is one product of the weights with
-a matrix whose columns are the windows of all samples, which the kernels multiply.
+torch convolves integers slowly. On ring elements the kernels therefore compute a convolution as a
+product: the weights times a matrix whose columns are the windows of all samples.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def windows(node: Node, x: torch.Tensor) -> torch.Tensor:
 
 
 def apply_shape(node: Node, x: torch.Tensor) -> torch.Tensor:
-    """`sum` and `flatten`, which every party does by itself, on reals or on ring elements."""
+    """`sum` and `flatten`, which every party computes alone, on reals or on ring elements."""
     if node.op == "flatten":
         return x.reshape(len(x), *node.shape)
     return _cut(node, x).sum((4, 5), dtype=x.dtype)

@@ -4,21 +4,21 @@ A message is a 64-byte header and a body. All integers are little-endian.
 
     0  magic "TPHF"      4  wire version      5  kind      6  querying client (2)
     8  iteration (2)    10  step (2)         12  batch (4)
-    16  answering client, or in SUM the set of those added up, one bit for each place in the plan
+    16  answering client, or in SUM the set of added clients, one bit for each place in the plan
     24  body length     32  plan digest (32 bytes)
 
-Bodies, of lengths that `plan` gives (B queries a batch, e bytes a ring element):
+Bodies, whose lengths `plan` gives (B queries per batch, e bytes per ring element):
 
-    WEIGHTS    version 8, then by linear layer w + a                        P_A to S   set-up
+    WEIGHTS    version 8, then per linear layer w + a                       P_A to S   set-up
     READY      version 8                                                    S to P_Q   set-up
-    DEALING    by comparison: tables or trees, then shared elements; in as  P_Q to S   offline
-               many parts as the plan says, of which `step` is the number
-    TREES      by comparison its trees; with `trees` alone                  S to P_A   offline
-    PRODUCTS   by linear layer but the last: W' * b + kappa                 S to P_A   offline
+    DEALING    per comparison tables or trees, then shared elements, in as  P_Q to S   offline
+               many parts as the plan says (`step` is the number of a part)
+    TREES      per comparison its trees (only with `trees`)                 S to P_A   offline
+    PRODUCTS   per linear layer except the last: W' * b + kappa             S to P_A   offline
     QUERY      x - r: B inputs                                              P_Q to S   online
     INPUT      x - r - b                                                    S to P_A   online
-    ANSWER     what P_A has to say at this step (masked products, bits)     P_A to S   online
-    SERVE      what S has to say                                            S to P_A   online
+    ANSWER     values from P_A at this step (masked products, bits)         P_A to S   online
+    SERVE      values from S at this step                                   S to P_A   online
     SUM        sum of masked logits: B * classes * e                        S to P_Q   online
 """
 
@@ -61,7 +61,7 @@ _FRAMING: Final[Framing[QueryPlan, Kind]] = Framing(
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a message is about.
+    """The clients, batch and step that a message belongs to.
 
     Attributes:
         querying: the client that asks.

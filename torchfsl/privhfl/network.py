@@ -385,4 +385,4 @@ _FUNCTIONS: dict[Any, _Handler] = {
     functional.max_pool2d: _MAX, functional.avg_pool2d: _AVERAGE,
     functional.adaptive_avg_pool2d: _ADAPTIVE, torch.flatten: _flat, "flatten": _flat,
 }  # fmt: skip
-"""What a function or a tensor's method becomes."""
+"""Handlers of functions and of tensors' methods."""

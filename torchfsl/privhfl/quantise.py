@@ -1,8 +1,8 @@
-"""Weights of a network as ring elements, rescaled so that nothing wraps and little is lost.
+"""A network's weights as ring elements, rescaled so that nothing wraps and little is lost.
 
-ReLU, maxima and sums commute with positive factors: multiplying a layer by s and dividing the next
-one by s leaves the function as it is. A party chooses these factors by itself, from its own data,
-and nobody else learns them; a bad choice gives wrong logits, never a leak.
+ReLU, maxima and sums commute with positive factors. If a layer is multiplied by s and the next one
+is divided by s, the function stays the same. A party chooses these factors from its own data, and
+no other party learns them. A bad choice gives wrong logits, never a leak.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _Name = tuple[int, int, int]
 
 @dataclass(slots=True)
 class _Sum:
-    """A batch of one querying party: who takes part, and whose logits are there."""
+    """A batch of one querying party: which clients participate, and whose logits are there."""
 
     running: dict[int, _Serve] = field(default_factory=dict)
     shares: dict[int, torch.Tensor] = field(default_factory=dict)

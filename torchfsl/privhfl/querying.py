@@ -1,14 +1,14 @@
 """Private queries in one process: every party of a plan, through encoded messages.
 
-A federation makes a plan from its networks (`make_plan`), a `Querying` from the plan, and then, as
-often as it likes, loads weights and asks:
+A federation makes a plan from its networks (`make_plan`), and a `Querying` from the plan. Then it
+loads weights and asks, as often as it likes:
 
     plan = make_plan({client: module, ...}, (3, 32, 32), max_answering=4)
     querying = Querying(plan)
     for client, module in modules.items():
         querying.load(client, module, own_images)
     answer = querying.ask(0, [1, 2, 3], images, iteration=0)
-    answer.logits   # sum over clients 1, 2, 3; nobody else saw the images or any single answer
+    answer.logits   # sum over clients 1, 2, 3; no other party saw the images or any single answer
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torchfsl.privhfl.plan import QueryPlan
 
 @dataclass(slots=True)
 class _Batch:
-    """What a batch waits with until its sum comes."""
+    """State of a batch that waits for its sum."""
 
     query_masks: dict[int, torch.Tensor]
     logit_masks: dict[int, torch.Tensor]
@@ -33,8 +33,8 @@ class QueryingParty:
         server: the server's public key.
         others: by answering client its public key.
 
-    Which batches were dealt for is kept in memory alone: who starts again with a kept identity
-    takes a plan of a new session, else equal masks hide two pictures.
+    The party keeps only in memory for which batches it dealt. A party that restarts with a kept
+    identity takes a plan of a new session, because otherwise equal masks hide two pictures.
     """
 
     def __init__(
@@ -62,14 +62,15 @@ class QueryingParty:
         return f"QueryingParty({self.client}, {len(self._versions)} ready)"
 
     def deal(self, iteration: int, batch: int, answering: list[int]) -> list[bytes]:
-        """Messages DEALING to the server for a batch that `answering` shall answer.
+        """Messages DEALING to the server for a batch that the clients `answering` answer.
 
-        May be called before the queries are known. From here on the party is not needed.
+        You may call it before the queries are known. Afterwards the party only sends the queries
+        and receives the sum.
 
         Raises:
-            ParameterError: an answering party has not sent its masked weights, or there are too
-                many or too few of them.
-            ProtocolError: the batch was dealt for already, for whomever.
+            ParameterError: an answering party has not sent its masked weights, or `answering` has
+                too many, too few or equal clients.
+            ProtocolError: the party has already dealt for this batch, for any clients.
         """
         plan = self.plan
         if not plan.min_answering <= len(set(answering)) == len(answering) <= plan.max_answering:
@@ -177,7 +178,7 @@ class QueryingParty:
         return self._batches[iteration, batch].dithers
 
     def forget(self, iteration: int, batch: int) -> None:
-        """Drop a batch that nobody will answer."""
+        """Drop a batch that no client will answer."""
         self._batches.pop((iteration, batch), None)
 
     def logits(self, total: torch.Tensor) -> torch.Tensor:

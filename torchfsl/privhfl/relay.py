@@ -83,13 +83,13 @@ class Relay:
     def to_server(self, link: str, client: int, messages: list[bytes]) -> None:
         """Deliver messages of one client, and everything that follows from them.
 
-        What one party refuses of another is lost, that message alone: its answering client is
-        left out of the sum unless it comes again, and the others' answers count.
+        If one party refuses a message of another, only this message is lost. The sum leaves out
+        its answering client unless the message comes again, and the other clients' answers count.
 
         Raises:
-            DecodeError: the server refuses all of DEALING, the first one since its bytes are
-                malformed.
-            RejectedSubmission: it refuses all of DEALING, the first one for another reason.
+            DecodeError: the server refuses all messages DEALING, and the first one has malformed
+                bytes.
+            RejectedSubmission: it refuses all of them, and the first one for another reason.
         """
         refused: list[DecodeError | RejectedSubmission] = []
         todo: deque[tuple[str, int, bytes]] = deque((link, client, data) for data in messages)

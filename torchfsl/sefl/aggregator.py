@@ -1,18 +1,19 @@
-"""The aggregator: adds ciphertexts that it cannot read to a mask that only it knows.
+"""The aggregator adds ciphertexts that it cannot read to a mask that only it knows.
 
-It is the paper's aggregation server (AS). Under the mask the key holder decrypts uniform numbers;
-taking it off again needs no garbled circuit, because subtraction is all there is to do. The
-aggregator learns the sum, exact or with the key holder's noise if the plan has any, who took part,
-and nothing else, as long as it follows the protocol: one that does not can have a single client's
-ciphertext opened in the sum's place (see docs/sefl.md).
+It is the paper's aggregation server (AS). Because of the mask, the key holder decrypts uniform
+numbers. The aggregator takes the mask off without a garbled circuit, because it only has to
+subtract. An aggregator that follows the protocol learns the sum, which clients participated, and
+nothing else. The sum is exact, or has the key holder's noise if the plan has noise. An aggregator
+that breaks the protocol can have a single client's ciphertext opened in place of the sum (see
+docs/sefl.md).
 
     step            state after   what it takes
     open_round      OPEN          UPDATE
     close_round     OPENING       VALUE
     open            IDLE          nothing
 
-An update is checked completely and added as it arrives, so that memory holds one sum. The sum
-begins with the encrypted mask: whatever clients send, it is never without fresh randomness.
+The aggregator checks an update completely and adds it on arrival, so that memory holds one sum. The
+sum begins with the encrypted mask, so it has fresh randomness, whatever clients send.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from torchfsl.submodel.whole_model import encode_model
 
 
 class RoundState(Enum):
-    """Where the aggregator stands in a round."""
+    """The step of a round that the aggregator is in."""
 
     IDLE = "idle"
     OPEN = "open"
@@ -47,7 +48,7 @@ class RoundState(Enum):
 
 @dataclass
 class _Round:
-    """What the aggregator holds of a round: its mask, the running sum, and who is in it."""
+    """The aggregator's data of a round: its mask, the running sum, and the clients in it."""
 
     mask: Slots = field(repr=False)
     total: Ciphertexts

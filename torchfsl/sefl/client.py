@@ -226,17 +226,17 @@ class ClientRound:
         return self.receipt()
 
     def receipt(self) -> Receipt:
-        """What the round has cost so far."""
+        """The cost of the round so far."""
         return self._traffic.receipt()
 
     def check_listed(self, names: Collection[Named]) -> None:
-        """Check that the key holder was told of this client's update.
+        """Check that the aggregator listed this client's update for the key holder.
 
         Args:
             names: `KeyHolder.listed` of this round.
 
         Raises:
-            ProtocolError: it was not. `signed` is then proof against the aggregator.
+            ProtocolError: the list lacks the update. `signed` then convicts the aggregator.
         """
         if self.named not in names:
             raise ProtocolError(

@@ -1,23 +1,24 @@
-"""The wire format of aggregator and key holder: every message's layout, exact length and checks.
+"""The wire format of aggregator and key holder: layout, length, checks of each message.
 
 A message is the 64-byte header of `submodel.framing`, with magic "TSEF", and a body. All integers
-are little-endian. Bodies; c ciphertexts of f bytes each, d values (weight included) of w whole
-bytes, n clients:
+are little-endian. Bodies, with c ciphertexts of f bytes each, d values (weight included) of w whole
+bytes each, and n clients:
 
     KEY         the public key, f' bytes                          key holder to everybody, once
     MODEL       every tensor of the plan                          aggregator to client
     UPDATE      digest 32, c f bytes of ciphertexts               client to aggregator
     RECEIPT     digest of UPDATE 32, Ed25519 signature 64         aggregator to client
-    SUM         digest 32, signature 64, n times: client 8,
-                digest of its UPDATE 32; then c f bytes           aggregator to key holder
+    SUM         digest 32, signature 64, n times (client 8,
+                digest of its UPDATE 32), then c f bytes          aggregator to key holder
     VALUE       digest 32, signature 64, digest of SUM 32,
                 d w bytes of numbers                              key holder to aggregator
 
-f is 31,000 at 2048 slots and 89,088 at 4096. SEAL accepts an altered byte in a ciphertext, and
-anything behind one: a frame has its exact length, and each message that holds ciphertexts or what
-was opened begins with a digest over header and all that follows. Between both servers the digest is
-signed, by keys that the plan names: who reaches one of them in the other's place is refused. A
-client's digest only finds accidents; who clients are is for TLS. KEY, SUM and VALUE have client 0.
+f is 31,000 at 2048 slots and 89,088 at 4096. SEAL accepts an altered byte in a ciphertext, and any
+bytes behind a ciphertext. So a frame has its exact length. Each message with ciphertexts or opened
+values also begins with a digest over the header and all that follows except the signature. Between
+both servers the sender signs the digest with a key that the plan names. So a server refuses a party
+that takes the other server's place. A client's digest only finds accidents; TLS identifies clients.
+KEY, SUM and VALUE have client 0.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ def encode(
     """A message of `kind` whose body is the parts in order, behind their digest if it has one.
 
     Args:
-        plan: with keys, but for tests.
-        kind: what it is.
+        plan: with keys, except in tests.
+        kind: of the message.
         round_number: of the round; 0 in KEY.
         client: addressee or sender; 0 between both servers.
         *parts: of the body.
@@ -166,12 +167,12 @@ def check_signature(message: Message, key: str) -> None:
 
 
 def key_digest(public_key: bytes) -> bytes:
-    """What a plan names a public key by: 32 bytes."""
+    """The name of a public key in a plan: 32 bytes."""
     return kdf.digest(LABEL_KEY, public_key)
 
 
 def receipt_text(plan: SeflPlan, round_number: int, named: Named) -> bytes:
-    """What the aggregator signs for a client: plan, round, client and its update."""
+    """The bytes that the aggregator signs for a client: plan, round, client and its update."""
     return kdf.frame(
         LABEL_RECEIPT, plan.digest, round_number.to_bytes(8, "little"), _NAMED.pack(*named)
     )

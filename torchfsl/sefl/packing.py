@@ -46,7 +46,7 @@ def to_slots(plan: SeflPlan, update: Update, weight: int) -> Slots:
 
 
 def random_slots(plan: SeflPlan) -> Slots:
-    """A mask: numbers uniform in [0, t) in every slot, padding too; from the operating system."""
+    """A mask from the operating system: uniform in [0, t) in every slot, also in the padding."""
     modulus = plan.scheme.modulus
     words = os_words(plan.ciphertexts * plan.slots)
     limit = np.uint64((1 << 64) - (1 << 64) % modulus)  # t is odd, so that there is a remainder

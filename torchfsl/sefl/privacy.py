@@ -32,7 +32,7 @@ class Guarantee:
         rounds: opened.
         epsilon_aggregator: against the aggregator, which knows its own noise.
         epsilon_key_holder: against the key holder, which knows its own.
-        epsilon_public: against who sees the opened sums, or models, alone.
+        epsilon_public: against a party that sees only the aggregates, or the models.
     """
 
     delta: float
@@ -74,10 +74,10 @@ def guarantee(plan: SeflPlan, *, delta: float, rounds: int = 0) -> Guarantee:
 def _loss(plan: SeflPlan, draws: int) -> float:
     """Squared sensitivity over variance in one round.
 
-    The Renyi divergences of one discrete Gaussian are not above those of the continuous one
-    (Canonne, Kamath, Steinke 2020, Theorem 4). The sum of two is no discrete
-    Gaussian, and no probability is further from one than a factor exp(tau) (Kairouz, Liu, Steinke
-    2021, Prop. 14).
+    The Renyi divergences of one discrete Gaussian are at most those of the continuous Gaussian
+    (Canonne, Kamath, Steinke 2020, Theorem 4). The sum of two discrete Gaussians is not a discrete
+    Gaussian. Each of its probabilities is within a factor exp(tau) of that of a discrete Gaussian
+    (Kairouz, Liu, Steinke 2021, Prop. 14).
     """
     total = 0.0
     num_sums = plan.num_values - plan.lane_values

@@ -1,10 +1,10 @@
-"""The key holder: decrypts one masked sum a round and sees nothing but uniform numbers.
+"""The key holder decrypts one masked sum per round and sees only uniform numbers.
 
-It is the paper's crypto service provider (CSP). It must never get hold of a single client's
-ciphertext, which it could read: clients send to the aggregator alone, over a channel of their own.
-It cannot tell a sum of many from a client's ciphertext either, which is why the aggregator must
-follow the protocol (see docs/sefl.md). What it can insist on, it does: one opening a round, rounds
-that rise, at least `min_clients` names, no more rounds than the plan allows, and its own noise.
+It is the paper's crypto service provider (CSP). It could read a single client's ciphertext, so it
+must never get one. Clients therefore send to the aggregator alone, over a separate channel. The key
+holder also cannot tell a sum of many from one client's ciphertext. So the aggregator must follow
+the protocol (see docs/sefl.md). The key holder enforces one opening per round, rising round
+numbers, at least `min_clients` names, the plan's limit of rounds, and its own noise.
 """
 
 from __future__ import annotations

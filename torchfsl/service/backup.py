@@ -1,10 +1,10 @@
-"""Backups of a model, taken while its server runs, from which no round can be opened again.
+"""Backups of a model from a running server, from which no round can be opened again.
 
-A copy of a whole state folder holds what a server has said; put in place again, it could say a
-second thing in the same round. A backup holds none of that: the model with its optimizer's state,
-and the task's public settings without session, nonce, coins and keys. Under participation limits it
-also holds in which rounds each client has reported. All that can be made of it is
-a new task, with a session of its own, in which no message of the old one means anything.
+A copy of a whole state folder holds the messages that a server has sent. A server on such a copy
+could send a second, different message in the same round. A backup holds no messages. It holds the
+model with its optimizer's state, and the task's public settings without session, nonce, coins and
+keys. Under participation limits it also holds in which rounds each client has reported. A backup
+can only become a new task with a new session, in which messages of the old task mean nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Backup:
         """The model as a server's state folder has it now; the server may be running.
 
         Raises:
-            ParameterError: the folder is no state folder, cannot be read, or has no task yet.
+            ParameterError: the folder is not a state folder, cannot be read, or has no task yet. Or
+                the model changes too fast to be read.
             DecodeError: the model is damaged, or is not the one that the ledger names.
         """
         for _ in range(_ATTEMPTS):
@@ -108,11 +109,11 @@ class Backup:
 
     @classmethod
     def read(cls, path: Path) -> Backup:
-        """Inverse of `write`, but for `halted`.
+        """Inverse of `write`, except for `halted`.
 
         Raises:
             ParameterError: the file cannot be read.
-            DecodeError: it is no backup, is damaged, or is one of a newer library.
+            DecodeError: the file is not a backup, is damaged, or is from a newer library.
         """
         try:
             data = path.read_bytes()
@@ -196,7 +197,7 @@ def past_of(folder: Path, plan: Plan, spent: int) -> Past | None:
 
 
 def settings_of(folder: Path) -> dict[str, bytes]:
-    """What the ledger says of task and model, read without writing anything.
+    """The ledger's entries about task and model, read without writing anything.
 
     Raises:
         ParameterError: there is no ledger, or it cannot be read.

@@ -1,6 +1,6 @@
-"""Two server processes on loopback with fresh certificates: for trying things out, and for tests.
+"""Two server processes on loopback with fresh certificates, for trials and tests.
 
-One folder then holds the keys of both servers, so this protects nobody's data.
+One folder then holds the keys of both servers, so this does not protect any client's data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from typing import Self
 from torchfsl.service.net.certificates import make_development_certificates
 
 _FIRST, _SPAN = 10_000, 22_000
-"""Ports that systems give nobody who asks for any: else one could go before its server starts."""
+"""Ports that systems do not give to programs that ask for any port.
+
+Otherwise another program could take a port before its server starts.
+"""
 
 _numbers = itertools.count()
 

@@ -25,7 +25,7 @@ def features() -> list[str]:
 
 
 def aes_rate(num_bytes: int = 1 << 24) -> float:
-    """AES-128 blocks a second of OpenSSL in ECB mode, one thread."""
+    """AES-128 blocks per second of OpenSSL in ECB mode, with one thread."""
     data = bytes(num_bytes)
     encryptor = Cipher(algorithms.AES128(bytes(16)), modes.ECB()).encryptor()  # noqa: S305 (a benchmark)
     encryptor.update(data)

@@ -116,9 +116,9 @@ _HOME = "\x1b[H\x1b[2J"
 
 
 def watch(show: Callable[[], int], seconds: float) -> int:
-    """Show it every `seconds`; returns the last status. What fails for a while is said and retried.
+    """Call `show` every `seconds`; return the last status. Print errors and try again.
 
-    On a terminal each picture takes the place of the one before, elsewhere they follow each other.
+    On a terminal each output replaces the one before. Elsewhere outputs follow each other.
     """
     status, stopped = 0, False
 

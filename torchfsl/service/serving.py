@@ -1,4 +1,4 @@
-"""What `torchfsl serve` is told: its options, its TOML file, and the settings made of both."""
+"""Options of `torchfsl serve`, its TOML file, and the settings made of both."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ REREAD = ("log-level", "replace")
 
 
 def named(options: argparse.Namespace) -> dict[str, Any]:
-    """What is given of each setting and of each section; raises as `read_settings`."""
+    """The given values of all settings and sections; raises as `read_settings`."""
     given, *sections = _read_given(options)
     names = ("[limits]", "[storage]", "[floors]", "[web]")
     return given | dict(zip(names, sections, strict=True))
@@ -226,7 +226,7 @@ def urls_of(settings: ServeSettings) -> list[str]:
 def _read_given(
     options: argparse.Namespace,
 ) -> tuple[dict[str, Any], Any, Any, dict[str, Any], Any]:
-    """What is given of `_OPTIONS`, each of its type, and the file's four sections."""
+    """The given values of `_OPTIONS`, each of its type, and the file's four sections."""
     given = _read_toml(options.config) if options.config is not None else {}
     limits, storage = given.pop("limits", {}), given.pop("storage", {})
     floors, web = given.pop("floors", {}), given.pop("web", None)

@@ -1,13 +1,13 @@
-"""Authenticated encryption from client to client, through the server that must not read it.
+"""Authenticated encryption between clients through the server, which must not read it.
 
 Every client draws an X25519 key for every round. The key of a box is derived from both clients'
-keys, the plan, the round, sender, recipient and a salt of the sender's message, and encrypts
-nothing else: the nonce is zero. The shares of one sender are worthless to fewer than T + 1
-recipients, but the server carries all of them: against the server they are as strong as X25519,
+keys, the plan, the round, sender, recipient and a salt of the sender's message. The key encrypts
+nothing else, so the nonce is zero. The shares of one sender are worthless to fewer than T + 1
+recipients, but the server carries all shares. Against the server they are as strong as X25519,
 HKDF-SHA256 and ChaCha20-Poly1305.
 
-A server that hands out keys of its own reads everything. Whoever runs clients over a network must
-bind keys to clients by other means (certificates, a key directory); the protocol assumes it.
+A server that hands out its own keys reads everything. Operators who run clients over a network must
+bind keys to clients by other means (certificates, a key directory). The protocol assumes this.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NONCE = bytes(12)
 
 
 def check_key(key: bytes) -> None:
-    """Refuse a public key with which every secret would be zero: whoever meets it could not go on.
+    """Refuse a public key with which every secret is zero, because no client could use it.
 
     Raises:
-        DecodeError: it is of small order.
+        DecodeError: the key is of small order.
     """
     _exchanged(X25519PrivateKey.from_private_bytes(bytes(KEY_BYTES)), key)  # any private key does
 
@@ -63,7 +63,7 @@ class Channels:
     """
 
     def __init__(self, secret: bytes | None = None) -> None:
-        """A key of its own."""
+        """Load the key `secret`, or draw one."""
         drawn = random_bytes(KEY_BYTES) if secret is None else secret
         self._secret = X25519PrivateKey.from_private_bytes(drawn)
         self.public = self._secret.public_key().public_bytes_raw()
@@ -82,10 +82,10 @@ class Channels:
         return ChaCha20Poly1305(key).encrypt(_NONCE, content, None)
 
     def open(self, box: Box, sealed: bytes | memoryview) -> bytes:
-        """What is in a box for this client.
+        """The content of a box for this client.
 
         Raises:
-            RejectedSubmission: it was altered, or is for another client, round or plan.
+            RejectedSubmission: the box was altered, or is for another client, round or plan.
             DecodeError: the sender's key is of small order.
         """
         sender = box.cohort.members[box.sender]

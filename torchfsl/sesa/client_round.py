@@ -1,7 +1,8 @@
 """One client in one round: shares, retrieval, the masked update, the answer.
 
-Whatever is wrong with a client's private choices or values, the server sees the same messages of
-the same lengths: a failure that depends on them is raised to the caller only after zeros have left.
+If a client's private choices or values are invalid, the server sees the same messages of the same
+lengths: the client sends zeros and only then raises the error. There is one exception: under a plan
+with `counts_on_owners`, a client that contributes to fewer submodels than its width owns drops out.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ class ClientRound(AbortsOnError):
         return {tensor.name: state[tensor.name] for tensor in self._plan.clear_tensors}
 
     def retrieve(self) -> dict[str, tuple[Indices, Array]]:
-        """By retrieving segment the submodels asked for in `start_round`: indices, `[k, tau]`.
+        """By retrieving segment the submodels selected in `start_round`: indices, `[k, tau]`.
 
-        They are cut out of the whole model, so that nobody learns which they are.
+        The client cuts them out of the whole model, so that no other party learns its selection.
         """
         state, retrieved = self._fetch_model(), {}
         for segment in self._plan.retrieving:
@@ -133,7 +134,7 @@ class ClientRound(AbortsOnError):
         return self._line.receipt()
 
     def receipt(self) -> Receipt:
-        """What the round has cost so far."""
+        """The cost of the round so far."""
         return self._line.receipt()
 
     def answer(self) -> Receipt:

@@ -1,24 +1,27 @@
 """The mathematics of a round: shares of a choice and of masks, answers, sums.
 
 Letters: K submodels of a segment, T colluding clients, U survivors. Client j owns submodels
-p_j1 < p_j2 < ... of a segment, with masks r_jk. For each k there is a polynomial phi_jk that is 1
-at p_jk and 0 at the other points of 1..K, and for all of them one varphi_j that is r_jk at p_jk
-and 0 elsewhere. Both have degree K + T - 1, so T of their values anywhere else tell nothing about
-the first K. With x_jk = g_jk - r_jk in the clear,
+p_j1 < p_j2 < ... of a segment, with masks r_jk. For each k the polynomial phi_jk is 1 at p_jk and 0
+at the other points of 1..K. One polynomial varphi_j is r_jk at p_jk for all k, and 0 at the other
+points of 1..K. All have degree K + T - 1, so T of their values at other points tell nothing about
+the first K. With x_jk = g_jk - r_jk in the clear, the value of
 
     psi = sum over j in U of (sum over k of x_jk phi_jk) + varphi_j
 
-is at point p the sum of the updates of submodel p (Sami and Guler, Eq. 20-28).
+at point p is the sum of the updates of submodel p (Sami and Guler, Eq. 20-28).
 
-Two deviations from the paper, which change no sum and no view beyond what follows from the paper's:
+There are two deviations from the paper. They change no sum, and no view beyond what follows from
+the view in the paper:
 
-- Merged: the paper sends the values of one varphi_jk for each k. A recipient adds them up and uses
-  nothing else, so the sender does: one polynomial with fresh T random vectors has the distribution
-  of the sum of many. Traffic no longer grows with the submodels that a client owns.
-- Seeded: the paper draws T random values at points that nobody holds. Here the T members after the
-  sender get random values themselves, from a 16-byte seed each. Given the first K values, those at
-  any T points and those at any other T determine each other by a bijection, so both ways draw the
-  same polynomials; the seeds make the drawing computational (AES-128), as the channels are.
+- Merged: the paper sends the values of one varphi_jk for each k. A recipient uses only the sum of
+  these values, so here the sender adds them up. One polynomial with T fresh random vectors has the
+  distribution of the sum of many. The varphi part of a share no longer grows with the submodels
+  that a client owns.
+- Seeded: the paper draws T random values at points that no member holds. Here the T members after
+  the sender get random values themselves, each from a 16-byte seed. Given the first K values, the
+  values at any T points and those at any other T points determine each other by a bijection. So
+  both ways draw the same polynomials. The seeds make the secrecy of the values computational
+  (AES-128), like that of the channels.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The members of a round in rising order of their numbers; a *place* is an index into them.
+    """The members of a round in rising order of number; a *place* is an index into them.
 
-    The polynomial of a segment of K submodels has the submodels' values at 1..K, and member i holds
-    its value at K_max + 1 + i: all points differ for every segment.
+    The polynomial of a segment of K submodels has the submodels' values at 1..K. Member i holds its
+    value at K_max + 1 + i. All points differ for every segment.
     """
 
     plan: SesaPlan
@@ -49,7 +49,7 @@ class Cohort:
         return self.members[place].width
 
     def point(self, place: int) -> int:
-        """Where the polynomials are evaluated for the member at `place`."""
+        """The point at which the polynomials are evaluated for the member at `place`."""
         return self.plan.num_submodels + 1 + place
 
     def seeded(self, sender: int) -> tuple[int, ...]:

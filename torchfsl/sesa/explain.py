@@ -35,7 +35,7 @@ def full_cohort(plan: SesaPlan) -> Cohort:
 
 
 def cost(cohort: Cohort, place: int, survivors: tuple[int, ...] | None = None) -> Cost:
-    """What a round costs the survivor at `place`, exactly; tested against counted bytes.
+    """The exact cost of a round for the survivor at `place`, tested against counted bytes.
 
     Args:
         cohort: the round's members.

@@ -1,24 +1,25 @@
-"""The wire format of one server: every message's layout, exact length and checks. Version 1.
+"""The wire format of one server: layout, exact length, checks of each message. Version 1.
 
 A message is the 64-byte header of `submodel.framing`, with magic "TSES", and a body. All integers
 are little-endian; a number of the field has four bytes and is below its modulus.
 
-Bodies, for a client of width w with k_s submodels in segment s of `size_s` values each; n members
-in the cohort, U survivors:
+Bodies for a client of width w that owns k_s submodels of `size_s` values each in segment s. The
+cohort has n members and U survivors:
 
     HELLO       width 4, X25519 key 32                                           client to server
     COHORT      n members: client 8, width 4, X25519 key 32                      server to client
     MODEL       every tensor of the plan                                         server to client
     SHARES      salt 16, a box for each other member in order                    client to server
     MASKED      x: by segment k_s * size_s numbers                               client to server
-    SURVIVORS   x of the survivors: by segment, there survivor by survivor;
+    SURVIVORS   x of the survivors, by segment and within it by survivor,
                 then n bytes, 1 for each survivor and 0 for others               server to client
     RELAY       for each other survivor in order: its salt 16, its box           server to client
     ANSWER      survivors' digest 32, psi: by segment size_s numbers             client to server
 
-A box is a ciphertext of ChaCha20-Poly1305 with its 16-byte tag. It holds a 16-byte seed for the T
-members after the sender (cyclically), and for the others sum of (k_s + size_s) numbers: by segment
-phi, then varphi. Which submodels a client owns changes no length; how many it owns is public.
+A box is a ciphertext of ChaCha20-Poly1305 with its 16-byte tag. A box for one of the T members
+after the sender (cyclically) holds a 16-byte seed. A box for another member holds k_s + size_s
+numbers per segment s: phi, then varphi. The choice of a client's submodels changes no length; their
+number is public.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _evaluations_bytes(cohort: Cohort, sender: int) -> int:
 
 
 def box_span(cohort: Cohort, sender: int, recipient: int) -> slice:
-    """Where the box from one place to another stands in the body of SHARES."""
+    """The range of the box from one place to another in the body of SHARES."""
     before = [place for place in range(recipient) if place != sender]
     num_streams = len(set(before) & set(cohort.seeded(sender)))
     start = SEED_BYTES + num_streams * (SEED_BYTES + TAG_BYTES)
@@ -151,7 +152,7 @@ def decode_survivors(cohort: Cohort, message: Message) -> tuple[tuple[int, ...],
 
 
 def survivors_digest(cohort: Cohort, round_number: int, survivors: Sequence[int]) -> bytes:
-    """What an answer is bound to: plan, round, cohort and survivors. 32 bytes."""
+    """The digest that binds an answer to plan, round, cohort and survivors: 32 bytes."""
     return kdf.digest(
         LABEL_SURVIVORS,
         cohort.plan.digest,

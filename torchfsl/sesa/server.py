@@ -1,4 +1,4 @@
-"""The server: carries boxes that it cannot read and opens the sums of the survivors, once.
+"""The server carries boxes that it cannot read, and opens the sums of the survivors once.
 
     step            state after   what it takes
     open_round      ENROLLING     HELLO
@@ -6,9 +6,9 @@
     close_round     ANSWERING     ANSWER
     open            IDLE          nothing
 
-A client survives when both its SHARES and its MASKED arrived before `close_round`; K + T answers
-of survivors open the sums. The server follows the protocol but is curious: it sees sums, who took
-part with which width, and who dropped out.
+A client survives if both its SHARES and its MASKED arrived before `close_round`. K + T answers of
+survivors open the sums. The server follows the protocol but is curious. It sees the sums, which
+clients participated with which width, and which clients dropped out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torchfsl.submodel.whole_model import encode_model
 
 
 class RoundState(Enum):
-    """Where the server stands in a round."""
+    """The step of a round that the server is in."""
 
     IDLE = "idle"
     ENROLLING = "enrolling"
@@ -59,7 +59,7 @@ _FROM_CLIENTS: Final = (Kind.HELLO, Kind.SHARES, Kind.MASKED, Kind.ANSWER)
 
 @dataclass
 class _Round:
-    """What the server holds of a round: bodies of messages by client, by kind."""
+    """The server's data of a round: bodies of messages by kind and client."""
 
     bodies: dict[Kind, dict[int, memoryview]] = field(
         default_factory=lambda: {kind: {} for kind in _FROM_CLIENTS}

@@ -1,13 +1,13 @@
-"""The public plan of one server and clients of different widths, and what it refuses.
+"""The public plan of one server and clients of different widths, with its checks.
 
-A position of a segment (a row, a block) is a *submodel*: some clients train it, others do not, and
-nobody learns which. A dense segment is one submodel that everybody trains. For a segment of K
-submodels, `collusion` = T and `dropouts` = D, a round opens from K + T answers, so that
+A position of a segment (a row, a block) is a *submodel*. Some clients train it, others do not, and
+no party learns which clients do. A dense segment is one submodel, which all clients train. For a
+segment of K submodels, `collusion` = T and `dropouts` = D, a round opens from K + T answers. So
 K + T <= N - D must hold for N clients.
 
-What no protocol for sums can hide is a sum with one term. `isolation` says how many submodels a
-round leaves with at most one honest contributor; a plan or a round above `max_isolation` is
-refused. `planner.build_plan` makes a plan; `SesaPlan.from_json` reads one.
+No protocol for sums can hide a sum with one term. `isolation` is the expected number of submodels
+that a round leaves with at most one honest contributor. A plan or a round above `max_isolation`
+raises an error. `planner.build_plan` makes a plan; `SesaPlan.from_json` reads one.
 """
 
 from __future__ import annotations

@@ -66,5 +66,5 @@ class Line:
         return message
 
     def receipt(self) -> Receipt:
-        """What the round has cost so far; its phases are the kinds of messages."""
+        """The cost of the round so far; its phases are the kinds of messages."""
         return self.traffic.receipt()

@@ -65,7 +65,7 @@ class Traffic:
     received: Counter[str] = field(default_factory=Counter)
 
     def receipt(self, unmatched: Mapping[str, Indices] = MappingProxyType({})) -> Receipt:
-        """What the round has cost so far."""
+        """The costs of the round so far."""
         phases = dict(self.sent + self.received)
         return Receipt(self.sent.total(), self.received.total(), dict(unmatched), phases)
 

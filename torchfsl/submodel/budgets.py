@@ -8,7 +8,7 @@ from torchfsl.errors import ParameterError
 
 
 def budget(amount: float | int, m: int) -> int:
-    """Positions that `amount` stands for: an int counts, a float is a fraction of m; 1..m."""
+    """Positions that `amount` stands for, in 1..m: an int counts, a float is a share of m."""
     count = amount if isinstance(amount, int) else math.ceil(amount * m - 1e-9)
     return max(1, min(count, m))
 

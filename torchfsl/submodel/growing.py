@@ -17,12 +17,12 @@ def grown(
 ) -> ServerModel:
     """The model of a new plan whose tables have rows added at their ends.
 
-    Both servers call it with equal arguments and get equal bits.
+    Both servers call this function with equal arguments, and the results are bit-identical.
 
     Args:
         model: as it is.
-        state: initial state of the larger model; of the rows that `model` has, its own count.
-        optimizer: a fresh one of the settings of `model.optimizer`; takes over its moments.
+        state: initial state of the larger model; rows that `model` has keep their own values.
+        optimizer: fresh, with the settings of `model.optimizer`; takes over its moments.
 
     Raises:
         ParameterError: a tensor came, went or shrank, or the optimizer's state cannot grow.

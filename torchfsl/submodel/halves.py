@@ -1,9 +1,9 @@
-"""Model values in 16 bits on their way to clients: `float16` or `bfloat16`, rounded to the nearest.
+"""Model values in 16 bits for clients: `float16` or `bfloat16`, rounded to the nearest.
 
-A servers' model stays as it is; what clients hear of a segment with such a `download` is each value
+A servers' model stays as it is. From a segment with such a `download` clients receive each value
 rounded, ties to even, and given back in the tensor's own dtype. `bfloat16` has the range of float32
-and 8 bits of precision; `float16` has 11 bits and ends at 65504, beyond which it is infinite, which
-clients refuse. float64 goes through float32.
+and 8 bits of precision. `float16` has 11 bits and ends at 65504. Larger values become infinite, and
+clients refuse infinite values. float64 goes through float32.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def heard(data: bytes | memoryview, kind: Download, dtype: str) -> Array:
 
 
 def check_finite(tensors: Mapping[str, Array], what: str, kind: Download) -> None:
-    """Refuse a model, as clients hear it, on which nobody can train.
+    """Refuse a model, as clients receive it, on which no client can train.
 
     Raises:
         ProtocolError: a value is not finite; names the tensor, after `what`.

@@ -161,16 +161,16 @@ def round_within(
     round_once: Callable[[Mapping[str, Float64], int], dict[str, Whole]],
     own: Mapping[str, tuple[int, int]] = MappingProxyType({}),
 ) -> dict[str, Whole]:
-    """Integers near the given values, scaled down if need be; their exact norm is at most `bound`.
+    """Integers near the values, scaled down if need be to an exact norm of at most `bound`.
 
     Args:
         bound: `plan.l2_bound`, above 0.
-        num_values: `values_per_client` of the plan; public, so that the room left for rounding is.
+        num_values: `values_per_client` of the plan; public, so the room left for rounding also is.
         scaled: by segment, finite values in ring units, each within the encoding's clip.
-        round_once: rounds every value to a neighbouring integer; a second argument other than
-            before gives fresh coins (or the same result, with rounding to the nearest).
-        own: bound and number of values of segments that have a bound of their own, by name; they
-            are scaled down to it before all are to the whole one.
+        round_once: rounds every value to a neighbouring integer; a new second argument gives fresh
+            coins (or the same result, with rounding to the nearest).
+        own: bound and number of values, by name, of segments with a separate bound. Such a segment
+            is scaled down to its bound before all segments are scaled down to `bound`.
     """
 
     def within(whole: Mapping[str, Whole]) -> bool:
@@ -218,12 +218,12 @@ def _scaled(parts: Mapping[str, Float64], target: float) -> dict[str, Float64]:
 
 
 def four_squares(total: int) -> tuple[int, int, int, int]:
-    """Whole numbers whose squares add up to `total`, not negative, in falling order (Lagrange).
+    """Whole numbers, not negative and falling, whose squares add up to `total` (Lagrange).
 
-    Powers of 4 are set aside. The largest goes down from the root of what is left until the rest is
-    a sum of three squares (Legendre: not 4**a (8 b + 7)), the second likewise until it is one of
-    two, which about one small number in four is; after some tries the largest goes on. The time
-    depends on the total.
+    Powers of 4 are set aside. The largest number goes down from the root of what is left. It stops
+    if the rest is a sum of three squares (Legendre: not 4**a (8 b + 7)). The second number goes
+    down until the rest is a sum of two squares, as about one small number in four is. After some
+    tries the largest number goes down further. The time depends on the total.
     """
     assert total >= 0
     scale, odd = 1, total

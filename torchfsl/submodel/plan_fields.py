@@ -25,10 +25,10 @@ def check_hex(field: str, value: str, size: int) -> None:
 
 
 def expect_ints(fields: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Refuse fields that are no plain integers.
+    """Refuse fields that are not plain integers.
 
     Raises:
-        ParameterError: naming the first one.
+        ParameterError: a field is not an int; the error names the first such field.
     """
     for name in names:
         if type(fields[name]) is not int:

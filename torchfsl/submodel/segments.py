@@ -339,7 +339,7 @@ def plain_segments(specs: Iterable[SegmentSpec]) -> tuple[Segment, ...]:
 
 
 def in_the_clear(segments: Iterable[AnySegment]) -> tuple[AnySegment, ...]:
-    """Segments whose tensors clients download whole."""
+    """Segments whose tensors clients download in full."""
     return tuple(segment for segment in segments if not segment.retrieve)
 
 

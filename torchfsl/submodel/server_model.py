@@ -1,9 +1,9 @@
 """The model at a server: state, deterministic update, digest. NumPy only, no torch.
 
-Both servers apply the same opened sums and must end with the same bits, on any processor and with
-any number of threads: one differing bit would turn retrieved rows into garbage. So every step is
-one correctly rounded IEEE operation at a time (+, -, *, /, sqrt on float64), which NumPy never
-fuses, and the result is rounded once to the parameter's dtype.
+Both servers apply the same aggregate, and their models must stay bit-identical, on any processor
+and with any number of threads. One differing bit would turn retrieved rows into garbage. So every
+step is one correctly rounded IEEE operation at a time (+, -, *, /, sqrt on float64), which NumPy
+never fuses. The result is rounded once to the parameter's dtype.
 """
 
 from __future__ import annotations

@@ -433,7 +433,7 @@ def _is_count(value: object) -> bool:
 
 
 def _check(what: str, value: Any, holds: Callable[[Any], bool], choose: str) -> None:
-    """Refuse a setting that is no number, or one that does not do."""
+    """Refuse a setting that is not a number, or for which `holds` is false."""
     if not (is_number(value) and holds(value)):
         raise ParameterError(
             f"the servers' {what} is {value!r}: choose {choose}", code="out-of-range"
@@ -450,7 +450,7 @@ def _check_eps(eps: float) -> None:
 
 
 def power(base: float, exponent: int) -> float:
-    """base**exponent by repeated squaring: the same bits on every machine."""
+    """base**exponent by repeated squaring, bit-identical on every machine."""
     result = 1.0
     while exponent:
         if exponent & 1:

@@ -24,7 +24,7 @@ Reals = npt.NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One segment's part: `indices` is `int64[k]`, strictly increasing; None for `dense`."""
+    """One segment's part: `indices` strictly increases, `int64[k]`, or is None for `dense`."""
 
     indices: Indices | None = field(repr=False)
 
@@ -233,8 +233,8 @@ def _round_within_norm(
 ) -> tuple[dict[str, Whole], float]:
     """Quantise every segment so that the norm of all integers together is within the bound.
 
-    Beside them the share of the norm that the bound leaves. Under a bound all segments have the
-    plan's `frac_bits`.
+    The second result is the share of the norm that the bound leaves. Under a bound all segments
+    have the plan's `frac_bits`.
     """
     bits, scaled = plan.encoding.frac_bits, {}
     for segment in plan.segments:

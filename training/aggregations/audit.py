@@ -24,10 +24,10 @@ class Audit:
     """An aggregation that also says whether it was exact.
 
     Attributes:
-        exact: whether the last closed round opened the plaintext sum of the quantised updates,
-            bit for bit. Rows that found no bin are not part of either.
-        exact_retrieval: whether every row retrieved in the last round equals the model's, bit for
-            bit, and none was missing; None where nothing is retrieved.
+        exact: whether the aggregate of the last closed round was bit-identical to the plaintext sum
+            of the quantised updates. Rows that found no bin are in neither of the two.
+        exact_retrieval: whether every row retrieved in the last round was bit-identical to the
+            model's, and no row was missing; None if the plan retrieves no rows.
     """
 
     def __init__(self, aggregation: Aggregation) -> None:

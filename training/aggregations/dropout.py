@@ -1,4 +1,4 @@
-"""Clients that start a round and are never heard of again."""
+"""Clients that start a round and then send nothing more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Dropout:
     """A `Participant` that starts a round like any other and then goes silent.
 
     Args:
-        client: takes part in its place until the update is due.
+        client: participant that receives the calls until the update is due.
     """
 
     def __init__(self, client: Participant) -> None:

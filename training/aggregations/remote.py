@@ -1,6 +1,6 @@
-"""An experiment on two running servers: this process is coordinator of the task and all clients.
+"""An experiment on two running servers; this process is the coordinator and all clients.
 
-Every client has a certificate and a connection of its own, as on a machine of its own.
+Every client has a separate certificate and a separate connection, as on a separate machine.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ class RemoteServers:
     """The protocol through two server processes; see `torchfsl.submodel.Aggregation`.
 
     Args:
-        config: names the servers and the folder of certificates.
+        config: settings, which name the servers and the folder of certificates.
         plan: any plan; `self.plan` is the same one bound to these servers.
-        settings: of the servers' optimizer.
+        settings: settings of the servers' optimizer.
         model: initial model. Follows the servers' after every round.
-        clients: of the experiment, numbered from 0; each needs a certificate.
-        finished: rounds of this experiment before now. It goes on as a new task, of a session of
-            its own, on the model and the optimizer's state that it had reached.
+        clients: number of clients, numbered from 0; each needs a certificate.
+        finished: rounds that the experiment has finished. It continues as a new task with a
+            separate session, from the model and the optimizer's state that it had reached.
 
     Attributes:
-        messages: sent by clients, by phase and server, over all clients and rounds; resends count.
+        messages: number of messages from clients by method and server, over all clients and rounds;
+            resends count.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""Clicks from one table, a line a shown advert: whether it was clicked, and categories and numbers.
+"""Clicks from a table with a line per shown advert: label, categories and numbers.
 
-`columns` says which column is which, with a plus between those of a list, and with `client=NAME`
-and `time=NAME` if there are such: `label=NAME,fields=A+B,numeric=C+D`. `fields=*` are all columns
-not named otherwise. A `.tsv` file of 40 columns without names is Criteo's as published: the label,
-I1 to I13 (numeric) and C1 to C26.
+`columns` says which column is which, with a plus between the columns of a list:
+`label=NAME,fields=A+B,numeric=C+D`. It also has `client=NAME` and `time=NAME` if the table has such
+columns. `fields=*` are all columns not named otherwise. A `.tsv` file of 40 columns without names
+is Criteo's as published: the label, I1 to I13 (numeric) and C1 to C26.
 
-A number is a category, too: itself up to 2, then the whole part of its squared logarithm, as the
-winners of Criteo's contest had it; what is missing or
-not finite is a category of its own.
+A number is also a category. A number up to 2 is rounded down. A larger number becomes the whole
+part of its squared logarithm, as the winners of Criteo's contest had it, plus 2. Numbers that are
+missing or not finite share a separate category.
 """
 
 from __future__ import annotations

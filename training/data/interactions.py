@@ -64,9 +64,10 @@ class Interactions:
 def load_interactions(folder: Path) -> Interactions:
     """Read a folder.
 
-    Users with fewer than three items are left out. Every item gets one category: its rarest
-    attribute (fewest items have it; the smaller id on a tie), which is the most specific thing
-    known of it. Items without attributes share one further category.
+    The function leaves out users with fewer than three items. Every item gets one category: its
+    rarest attribute, which is the most specific fact known about the item. The fewest items have
+    this attribute; the smaller id wins on a tie. Items without attributes share one further
+    category.
 
     Raises:
         FileNotFoundError: a file is missing; the message names both.

@@ -76,11 +76,11 @@ def load_folder(folder: Path) -> Interactions:
 
 
 def load_movielens(path: Path) -> Interactions:
-    """Read ratings (a key of `MOVIELENS`), and the genres beside them if they are there.
+    """Read ratings (a key of `MOVIELENS`), and the genres next to them if they are there.
 
     Raises:
-        ValueError: a line is not user, film, rating and time, of which all except the rating are
-            whole numbers, or the first line of `ratings.csv` names other columns.
+        ValueError: a line is not user, film, rating and time, with whole numbers except the
+            rating, or the first line of `ratings.csv` names other columns.
     """
     kind = MOVIELENS[path.name]
     users, items, times, numbers = [], [], [], []

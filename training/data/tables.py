@@ -39,7 +39,7 @@ Labels = npt.NDArray[np.int64]
 Images = npt.NDArray[np.uint8]
 Inputs = TypeVar("Inputs")
 PADDING, UNKNOWN = 0, 1
-"""Word ids that are no word of the training sentences."""
+"""Word ids that do not stand for a word of the training sentences."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,11 +37,11 @@ def run_experiment(
     """Run to the last iteration and write all files; returns the summary.
 
     Args:
-        settings: of the experiment.
-        folder: where the files go.
-        resume: whether to continue what is in the folder.
-        say: hears of each client and iteration.
-        population: the clients' samples where they are loaded already.
+        settings: settings of the experiment.
+        folder: folder for the files.
+        resume: whether to continue the run in the folder.
+        say: function that receives a line for each client and iteration.
+        population: the clients' samples, if they are loaded already.
         baselines: folder of a run whose baselines are shared, see `Store`.
 
     Raises:
@@ -99,7 +99,7 @@ def line(
 
 
 def summarise(settings: Settings, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What a run came to: its last iteration beside the baseline."""
+    """Results of a run: its last iteration, and the baseline."""
     last = lines[-1]
     whole = hashlib.sha256("".join(last["model_sha256"]).encode()).hexdigest()
     queried = [one for one in lines if one["iteration"]]

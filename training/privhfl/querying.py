@@ -24,14 +24,15 @@ Asked = Sequence[tuple[int, nn.Module]]
 
 @dataclass(slots=True)
 class Answers:
-    """What a querying client got, of all its batches.
+    """Results for a querying client, of all its batches.
 
     Attributes:
         sums: float32 `[B, classes]`: logits (or probabilities) added up over the answering clients.
-        count: how many answered.
-        bytes: by link and phase, such as `"querier to server, offline"`; empty without a protocol.
-        cpu_seconds: by party.
-        exact: whether the sums equal those of the integers in the clear, bit for bit; None where
+        count: number of answering clients.
+        bytes: bytes by link and phase, such as `"querier to server, offline"`; empty without a
+            protocol.
+        cpu_seconds: processor seconds by party.
+        exact: whether the sums are bit-identical to those of the integers in the clear; None if
             nothing is compared.
     """
 
@@ -108,10 +109,10 @@ class Protocol:
 
 
 def build_querying(settings: Settings, population: Population) -> Querying:
-    """What the settings ask for.
+    """The way of querying that the settings ask for.
 
     Raises:
-        ParameterError: the protocol cannot do it.
+        ParameterError: the protocol does not support the settings.
     """
     if settings.querying == "plain":
         return Plain(probabilities=settings.label == "probabilities")
@@ -122,7 +123,7 @@ _MODES: dict[str, tuple[Literal["secure", "fixed"], ...]] = {
     "secure": ("secure", "fixed"),
     "fixed": ("fixed",),
 }
-"""What gives the answers, and what these are compared with."""
+"""Mode that gives the answers, and modes to compare the answers with."""
 
 
 def _answers(answer: Answer, count: int) -> Answers:

@@ -23,16 +23,17 @@ _BASELINE = ("task", "data", "clients", "private", "alpha", "test", "seed")
 
 
 class Store:
-    """One run's folder: `config.json`, and `iteration-K/client-N.npz` with `.json` beside it.
+    """One run's folder: `config.json`, and `iteration-K/client-N.npz` with a `.json` each.
 
-    A client's outcome is written after its model, so that who finds the one has the other.
+    The store writes a client's outcome after its model, so that a reader who finds the outcome also
+    has the model.
 
     Args:
-        folder: of the run.
-        settings: of the run.
-        resume: whether to continue what is there.
-        baselines: another run's folder, whose iteration 0 is used and completed instead of one's
-            own; None for one's own.
+        folder: folder of the run.
+        settings: settings of the run.
+        resume: whether to continue the run in the folder.
+        baselines: folder of another run, whose iteration 0 is used and completed instead of that in
+            `folder`; None for that in `folder`.
 
     Raises:
         ConfigError: the folder exists and `resume` is off, or holds a run of other settings.
@@ -56,7 +57,7 @@ class Store:
                 write_settings(folder, self.settings)
 
     def load(self, iteration: int, client: int) -> tuple[nn.Module, Outcome] | None:
-        """What a client's work came to; None where it is not done."""
+        """A client's model and outcome in an iteration; None if the client is not done."""
         file = self._file(iteration, client)
         if not file.with_suffix(".json").exists():
             return None

@@ -25,21 +25,21 @@ CLASSES = 10
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a task fixes.
+    """Settings that a task fixes.
 
-    For CPUs, baselines train for fewer epochs than the paper's 500; networks of CIFAR-10 are
+    For CPUs, baselines train for fewer epochs than the paper's 500. Networks of CIFAR-10 are
     narrower and retrain for 10 epochs instead of 50.
 
     Attributes:
         hub: name of the data set on the Hugging Face Hub.
         shape: channels, height, width of its pictures.
         crop: side of the central square that the networks see.
-        architectures: by name; client i has the one numbered i modulo their number.
-        lr: of the baseline's SGD with momentum 0.9; it falls to a tenth after half of the epochs.
-        epochs: of the baseline, in batches of `batch`: until training on alone gains nothing more
-            (control `local`), so that gains are not those of longer training.
-        batch: of the baseline.
-        retrain_epochs: of Adam with 2e-3, a tenth after half of them, in batches of 64.
+        architectures: networks by name; client i has the one numbered i modulo their number.
+        lr: rate of the baseline's SGD with momentum 0.9; falls to a tenth after half of the epochs.
+        epochs: epochs of the baseline, in batches of `batch`. Further training alone gains nothing
+            more (control `local`), so that gains are not those of longer training.
+        batch: batch size of the baseline.
+        retrain_epochs: epochs of Adam with rate 2e-3, a tenth after half of them, in batches of 64.
     """
 
     hub: str

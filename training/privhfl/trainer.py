@@ -1,8 +1,8 @@
-"""Baselines and iterations of a PrivHFL experiment: algorithm 1 of the paper, client by client.
+"""Baselines and iterations of a PrivHFL experiment, by algorithm 1 of the paper.
 
-What a client does in an iteration is a function of the settings, its number and the models that all
-clients had when the iteration began. So clients can be done one after another, and a run that was
-interrupted goes on with the next client.
+A client's work in an iteration is a function of the settings, its number and all clients' models at
+the start of the iteration. So the trainer can do one client after another, and an interrupted run
+goes on with the next client.
 """
 
 from __future__ import annotations

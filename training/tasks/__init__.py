@@ -1,1 +1,1 @@
-"""What is learnt and how it is measured: recommendation, classification."""
+"""Tasks: the data of clients, a model and its metrics, for example recommendation."""

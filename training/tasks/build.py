@@ -99,7 +99,7 @@ def _recommender(config: Config) -> Task:
 
 
 def recommender(config: Config) -> Callable[..., nn.Module]:
-    """What makes the preset's model from `items`, `categories` and `users`."""
+    """The function that makes the preset's model from `items`, `categories` and `users`."""
     settings = config.recommendation
     kind = config.preset.partition("-")[0]
     chosen = {name: getattr(settings, name) for name in READS[kind] if name != "user_table"}
@@ -272,7 +272,7 @@ def _image_shards(
 
 
 def _splits(config: Config, data: LabelledData[Inputs]) -> LabelledData[Inputs]:
-    """What is trained on, and what evaluations use."""
+    """The data to train on, and those for evaluations."""
     if config.evaluate == "test":
         return data
     return for_validation(data, Stream(config.seed, "validation"))

@@ -1,4 +1,4 @@
-"""Language models: running text, of which every client has a block of its own."""
+"""Language models: running text, of which every client has a separate block."""
 
 from __future__ import annotations
 

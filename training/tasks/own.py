@@ -1,8 +1,8 @@
-"""A task of your own for `python -m training own --task MODULE:NAME`.
+"""A custom task for `python -m training own --task MODULE:NAME`.
 
-NAME is a class or function that takes the run's `training.config.Config` and gives a
-`training.tasks.task.Task`; a subclass of `Task` has what it leaves out from there. The module is
-found as `python -m` finds it: in the working folder, or installed.
+NAME is a class or function that takes the run's `training.config.Config` and returns a
+`training.tasks.task.Task`. A subclass of `Task` inherits the members that it leaves out. Python
+finds the module as `python -m` does: in the working folder, or installed.
 """
 
 from __future__ import annotations

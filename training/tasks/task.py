@@ -1,4 +1,4 @@
-"""What a federated task is to the trainer, whatever its data and model."""
+"""Interface of a federated task to the trainer, for any data and model."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one client does in one round.
+    """Rows and batches of one client in one round.
 
     Attributes:
         rows: by embedding table (name of its weight), the increasing rows the client needs. A
-            client that retrieves privately holds no other row.
+            client that retrieves privately does not hold any other row.
         batches: local training, in order. May be empty.
-        shards: which the client trains, of a model in shards; `rows` are these. None elsewhere.
+        shards: shards that the client trains, with `rows` as their rows; None without shards.
     """
 
     rows: Mapping[str, Ids]
@@ -111,15 +111,17 @@ class LocalPlan:
 class Task(Protocol):
     """Clients with data, a model, and a test.
 
-    A class of one's own that inherits from it may leave out what has a value here.
+    A custom class that inherits from `Task` may leave out the members that have a value here.
     """
 
     num_clients: int
     retrieves: bool = False
     """Whether clients fetch only the embedding rows of their `Work`, privately."""
     rows_per_client: Budget = 0
-    """Where they do: the public number of rows that each fetches and sends at most, of all tables
-    of a width together; or by table (or segment)."""
+    """Most rows that a client fetches and sends if `retrieves` is true, a public number.
+
+    It is for all tables of a width together, or by table (or segment).
+    """
     metric: str
     """The metric that curves show first; larger is better."""
 

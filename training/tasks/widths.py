@@ -23,15 +23,15 @@ class Widths:
     Args:
         settings: shards, budgets, and how shards are chosen.
         layout: a network in as many shards.
-        seed: of cohorts and choices.
-        num_clients: of the experiment; spread over the classes in order, the last ones get what
-            is left over.
-        cohort: clients of a round, spread alike.
+        seed: seed of cohorts and choices.
+        num_clients: clients of the experiment, spread over the classes in order; the last classes
+            get the clients that are left over.
+        cohort: clients of a round, spread in the same way.
 
     Attributes:
-        sizes: by class its clients in the experiment.
-        counts: by class its clients in a round.
-        rows: by class and table how many of the table's rows a client trains.
+        sizes: number of clients in the experiment, by class.
+        counts: number of clients in a round, by class.
+        rows: number of rows that a client trains, by class and table.
 
     Raises:
         ConfigError: fewer clients in a round than classes.

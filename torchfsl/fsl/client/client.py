@@ -158,9 +158,9 @@ class Client(SecretHolder):
 class Session:
     """A client's fixed submodel: its trees go up once, then every round uploads hints only.
 
-    After `plan.max_epochs` rounds it re-keys by itself: fresh secrets, trees up once more. Secrets
-    stay in this object. A client that lost it opens a new session; one restored from an old copy
-    is refused a second report in any round, and every report has a fresh nonce.
+    After `plan.max_epochs` rounds the session draws fresh secrets and uploads new trees. Secrets
+    stay in this object. A client that lost this object opens a new session. If a client is restored
+    from an old copy, servers refuse its second report in any round. Every report has a fresh nonce.
     """
 
     def __init__(self, client: Client, indices: Mapping[str, npt.ArrayLike]) -> None:

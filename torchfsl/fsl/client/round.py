@@ -1,11 +1,11 @@
 """One client in one round: trees, retrieval, the report.
 
-Whatever happens to private rows and values, the servers see the same messages of the same lengths:
-such a failure is raised to the caller only after a well-formed all-dummy report has left. A failure
-that a server or the network caused is answered by silence instead: a dummy would count towards
-`min_clients`, and a server that spoils the round for all clients but one would read that one's
-update. Silence shows what a dropout shows, and nobody can be silent in a client's place: a report
-counts only when it is complete at both servers.
+The servers see the same messages of the same lengths, even if private rows or values are wrong. The
+client sends a well-formed all-dummy report before it raises such a failure. If a server or the
+network caused a failure, the client sends nothing instead. A dummy would count towards
+`min_clients`, and a server that spoils the round for all clients except one would read the update
+of this client. Silence shows what a dropout shows. No other party can be silent in a client's
+place, because a report counts only when it is complete at both servers.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ SomeBody = TypeVar("SomeBody", bound=Body)
 class ClientRound(AbortsOnError):
     """One client in one round. Use as a context manager: an exception submits dummies.
 
-    Once `download` or `retrieve` has failed, the client has withdrawn from the round and sends
-    nothing more in it, but after retrieved rows that are not finite, which are private: then it
-    submits dummies, see `retrieve`.
+    If `download` or `retrieve` fails, the client withdraws from the round and sends nothing more in
+    this round. Retrieved rows that are not finite are the exception, because the choice of rows is
+    private: the client then submits dummies, see `retrieve`.
 
         client                    S_a = server (client mod 2)           S_b, the other one
           |-- TREES_COMMIT ---------------------------------------------------->|
@@ -53,8 +53,8 @@ class ClientRound(AbortsOnError):
           |-- REPORT_COMMIT --------------------------------------------------->|
           |-- REPORT --------------------->|------------ REPORT_RELAY --------->|
 
-    Trees go up only if the plan has early ones, and once a session; answers come down only if it
-    retrieves. What the servers say to each other afterwards stands above `Server`.
+    The client uploads early trees only if the plan has them, and once per session. It receives
+    answers only if the plan retrieves. `Server` shows the messages between servers that follow.
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class ClientRound(AbortsOnError):
     def retrieve(self) -> dict[str, tuple[Indices, npt.NDArray[np.generic]]]:
         """The rows asked for in `start_round`, by segment: matched indices and `[k, tau]` values.
 
-        A row that found no bin (probability at most 2**-40) is missing from the indices. Nothing
-        is returned unless every tag of every segment fits.
+        A row that found no bin (probability at most 2**-40) is missing from the indices. The method
+        returns no rows unless every tag of every segment fits.
 
         Raises:
             ProtocolError: a server altered an answer, and the client has withdrawn; or a row is
-                not finite. Which rows a client has is private, so that it has not withdrawn then:
-                `abort` sends a report that adds nothing.
+                not finite. The choice of rows is private, so the client has not withdrawn in the
+                second case: `abort` sends a report that adds nothing.
         """
         with _withdrawn_on_error(self):
             first, second = (self._receive(party, AnswerBody) for party in (0, 1))
@@ -263,7 +263,7 @@ class ClientRound(AbortsOnError):
 
 
 def _seem_usual(client_round: ClientRound, *, retrieving: bool) -> None:
-    """Whatever is wrong with private rows, the servers see a client that selects nothing."""
+    """Behave like a client that selects no rows, so that servers see no error in private rows."""
     with contextlib.suppress(Exception):  # then it has withdrawn
         client_round.download()
         if retrieving:

@@ -42,11 +42,11 @@ BINS: Final[tuple[tuple[int, ...], ...]] = tuple(tuple(_TABLE[str(s)]) for s in 
 
 
 def stash_for(k: int) -> int:
-    """Trees over the whole index space kept for items that find no bin.
+    """Number of trees over the whole index space, kept for items that find no bin.
 
-    None from 1024 items on, where a stash would save hardly a bin; one below, where it replaces
-    many bins (64 items: 42 full bins a sub-table instead of 97). Two below `MIN_CUCKOO_ITEMS`,
-    for a caller who wants a table there all the same.
+    The number is 0 from 1024 items on, because a stash would save hardly a bin there. Below, it is
+    1, because a stash replaces many bins: 64 items need 42 full bins per sub-table instead of 97.
+    Below `MIN_CUCKOO_ITEMS` the number is 2, for callers who still want a table there.
 
     Args:
         k: number of selected items, at least 1.

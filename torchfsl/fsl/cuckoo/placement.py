@@ -160,13 +160,13 @@ def candidates(table: Slots, indices: Indices, num_bins: int, theta: int) -> Slo
 def match(choices: Slots, num_bins: int) -> Indices:
     """Match items to bins, exactly and greedily in item order: `int64[k]`, the bin or -1.
 
-    An item that was matched stays matched (it may move); an item is left out only when no
+    An item that was matched stays matched (it may move). An item is left out only when no
     rearrangement of the items before it makes room. Matchable sets form a matroid, so with items
     in order of falling weight the total weight matched is the greatest possible.
 
-    Rule, the same in both backends, so that both give the same table: for each item a
-    breadth-first search over alternating paths, starting with the item; its candidate bins in
-    sub-table order; a bin is visited once a search; the first free bin found ends the search and
+    Both backends follow one rule, so that both give the same table. For each item they search
+    breadth-first over alternating paths that start with the item. A search takes candidate bins
+    in sub-table order and visits each bin once. The first free bin found ends the search, and
     the path back is flipped.
     """
     return np.asarray(kernels().match(choices, num_bins), dtype=np.int64)

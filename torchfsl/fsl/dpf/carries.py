@@ -1,9 +1,9 @@
 """Carry trees: which few values have wrapped, hidden from both servers.
 
 Each of T full-domain trees over the positions of a report's vector carries -1, 0 or 1 at one
-position of its choice, in a ring of 56 bits whose shares are lifted as those of values are. An
-unused one carries 0 at a random position and looks alike. What a tree carries at a slot, summed
-over its leaves, is a bounded integer whatever the client chose, and proven to be one of the three.
+position that the client chooses. Its ring has 56 bits, and shares are lifted as those of values
+are. An unused tree carries 0 at a random position and looks alike. A slot's value E, summed over
+the leaves, is a bounded integer for every choice of the client. The proof bounds sum E**2 by T.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def evaluate(
         party: of this server.
 
     Returns:
-        The trees; `int64[num_values]`, over all trees together; E by tree and slot.
+        The trees, carried values `int64[num_values]` added over all trees, E by tree and slot.
     """
     segment = statement.carries
     trees = dpf.decode_groups(segment, public, 0)

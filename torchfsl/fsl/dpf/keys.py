@@ -182,8 +182,8 @@ class ReportContext:
     def dense_mask(self, segment: TreeSegment, master_seed: bytes, party: int) -> Bytes:
         """One party's mask of a dense segment, `[values, l/8]`: uniform, fresh every report.
 
-        Both parties mask, so that what travels is one share plus a mask of its own addressee: who
-        carries it and later reads a server's share of the sum cannot take the one from the other.
+        Both masks apply, so the message is the addressee's share minus the addressee's mask. A
+        party that carries it and later reads a server's share of the sum cannot subtract the two.
         """
         plan = self.trees.plan
         context = kdf.frame(self.encoded, segment.name.encode(), bytes([party]))

@@ -1,12 +1,12 @@
-"""Ring shares read as signed integers, which add up to the value but for wraps.
+"""Ring shares read as signed integers, which add up to the value, except for wraps.
 
-Party 0 lifts a share into [-h, h), party 1 into (-h, h], h = 2**(l - 1). A share and its negative
-are then lifted to integers that cancel exactly: off alpha, and for every value 0. A value x of
-|x| < h wraps, which makes the sum x + 2**l or x - 2**l, for exactly |x| of the 2**l shares.
+Party 0 lifts a share into [-h, h), party 1 into (-h, h], with h = 2**(l - 1). A share and its
+negative then become integers that cancel exactly: off alpha, and for every value 0. A value x of
+|x| < h wraps for exactly |x| of the 2**l shares. The sum is then x + 2**l or x - 2**l.
 
-Over a tree integers are added, leaf by leaf, so that its sum is the lift at alpha alone: modulo
-2**l a client could not say from the two states that it keeps whether the sum has wrapped. Sums may
-exceed 64 bits; they are given in parts, `(int64 array, scale)`.
+The integers of a tree are added, leaf by leaf, so that a tree's sum is the lift at alpha alone. If
+sums were modulo 2**l, a client could not tell from its two states whether the sum has wrapped. Sums
+may exceed 64 bits, so functions return them in parts, `(int64 array, scale)`.
 """
 
 from __future__ import annotations

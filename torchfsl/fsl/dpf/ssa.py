@@ -102,7 +102,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def gather(self) -> Bytes:
-        """This server's share of the sum, in index order: `[m, W/8]`; may be a view."""
+        """This server's share of the sum, in index order: `[m, W/8]`, which may be a view."""
 
     @abstractmethod
     def _add(

@@ -1,8 +1,8 @@
 """Estimates a round's bytes, core-hours, memory, disk, machines, money.
 
-Bytes and memory are counted (`torchfsl.fsl.costs`); seconds are counts over rates, measured on this
-machine or given. Of both servers the mean is told: which of them gets a client's long messages is
-drawn anew for each client.
+Bytes and memory are counted (`torchfsl.fsl.costs`). Seconds are counts divided by rates, which are
+measured on this machine or given. Figures of a server are the mean of both servers, because the
+client's number decides which server gets its long messages.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ def _check_prices(prices: object) -> None:
 def traffic(plan: Plan, clients: int) -> tuple[int, int]:
     """Bytes that one server receives and sends in a round, mean of both.
 
-    A client's messages go half to each, and one server passes on to the other what both need. Of
-    what servers say to each other, headers and coins are left out, some hundred bytes a round.
+    Half of a client's bytes count for each server, and one server relays what both need.
+    Headers and coins of messages between servers, some hundred bytes per round, are not counted.
     """
     costs = predict(plan)
     relayed = messages.max_bytes(plan, Kind.REPORT_RELAY)

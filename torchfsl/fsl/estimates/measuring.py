@@ -1,14 +1,15 @@
-"""How fast this machine does the work of a round: measured on small rounds through both servers.
+"""Speed of this machine in a round, measured on small rounds through both servers.
 
-A client's core-seconds are fitted as `fixed + trees x each`; a server's as `fixed + trees x each +
-AES blocks / rate` a client, and bytes of a share / rate a round. Rounds of three sizes, with few
-and with many clients, give the numbers: few trees, many trees, and few trees over a long table.
-Time is that of the processor, over all threads, so that neighbours on the machine disturb less;
-they still do, by sharing its caches. Proofs take each party `fixed + values x each` a report beside
-AES blocks, fitted to rounds of two sizes with and without them.
+A client's core-seconds are fitted as `fixed + trees x each`. A server's core-seconds are
+`fixed + trees x each + AES blocks / rate` per client, and bytes of a share / rate per round. Rounds
+of three sizes, with few and with many clients, give the numbers: few trees, many trees, and few
+trees over a long table. Time is that of the processor, over all threads, so that neighbours on the
+machine disturb less. Neighbours still disturb, because they share the caches. Proofs take each
+party `fixed + values x each` per report, in addition to AES blocks. These numbers are fitted to
+rounds of two sizes with and without proofs.
 
-A server has one client after the other. A client trains between two rounds, which leaves nothing of
-the last one in the caches: so clients are measured in separate rounds, with empty caches.
+A server has one client after the other. A client trains between two rounds, so the caches keep no
+data of its last round. Therefore clients are measured in separate rounds, with empty caches.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.types import Float64
 
 _SIZES: Final = ((1 << 13, 64), (1 << 15, 512), (1 << 18, 64))
-"""Rows, and rows a client, of the rounds that rates are fitted to."""
+"""Rows, and rows per client, of the rounds that rates are fitted to."""
 
 _PROVEN: Final = ((1 << 13, 64), (1 << 15, 512))
-"""The same for proofs, of 16 ring values a row."""
+"""The same for proofs, of 16 ring values per row."""
 
 _COHORTS: Final = (16, 48)
 _REPEAT: Final = 3
@@ -251,9 +252,9 @@ def spent_in_round(plan: Plan, clients: int, repeat: int = 2) -> Spent:
 
 
 def client_seconds(plan: Plan, clients: int, repeat: int) -> float:
-    """Those that a quarter of the clients stay below, each with empty caches.
+    """Core-seconds that a quarter of the clients stay below, each with empty caches.
 
-    With these, neighbours on the machine disturb each of them.
+    If caches are empty, neighbours on the machine disturb every client.
     """
     other = np.ones(_CACHES // 8)
     rounds = _rounds(plan, min(clients, _COLD), repeat, other)
@@ -261,7 +262,7 @@ def client_seconds(plan: Plan, clients: int, repeat: int) -> float:
 
 
 def server_seconds(plan: Plan, clients: int, repeat: int) -> float:
-    """Those of the best round."""
+    """Core-seconds of the best round."""
     return min(served for _, served in _rounds(plan, clients, repeat, None))
 
 
@@ -312,7 +313,7 @@ def _round(
 
 
 def _update(plan: Plan, client: int) -> Update:
-    """Evenly spaced rows, others for each client; of no consequence but for being distinct."""
+    """Evenly spaced rows, shifted for each client. The rows only need to be distinct."""
     update: Update = {}
     for s in plan.segments:
         rows = np.sort((np.arange(s.k_max) * (s.m // s.k_max) + client) % s.m).astype(np.int64)

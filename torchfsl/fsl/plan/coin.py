@@ -1,9 +1,9 @@
-"""The joint coin: a hash seed that neither server, nor the coordinator between them, chooses.
+"""The joint coin: a hash seed that neither a server nor the coordinator chooses.
 
 Both servers commit to 32 random bytes for one template, a plan whose hash seed is zero, before
-either reveals its own. The hash seed is a digest of both, so one honest server makes it uniform;
-who speaks last can only refuse to speak. Whoever knows a client's likely rows could otherwise pick
-a seed under which they do not fit the bins.
+either reveals its bytes. The hash seed is a digest of both values, so one honest server makes the
+seed uniform. The server that reveals last can only refuse to reveal. Otherwise a party that knows a
+client's likely rows could pick a seed under which these rows do not fit the bins.
 """
 
 from __future__ import annotations

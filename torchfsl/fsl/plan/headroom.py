@@ -24,10 +24,12 @@ from torchfsl.submodel.plan import noise_tail, values_per_client
 def with_headroom(plan: Plan, *, advises: bool = True) -> Plan:
     """The plan, if no sum of accepted reports can leave its ring.
 
-    For new plans: those of before this check may run to their end. `advises`: errors have remedies.
+    For new plans: a plan that is older than this check may run to its end. Under `advises` errors
+    have remedies.
 
     Raises:
-        ParameterError: naming the segment, what it could reach, and remedies that are enough.
+        ParameterError: a sum can leave the ring. The error names the segment, the sum's largest
+            value and, under `advises`, remedies that are enough.
     """
     statement = plan.statement
     if statement is None:

@@ -271,7 +271,7 @@ class Plan(SubmodelPlan):
 
 
 def _check_trees(plan: Plan) -> None:
-    """Refuse what each segment allows by itself, and no planner makes of several or of sessions."""
+    """Refuse combinations of valid segments, or with sessions, that no planner makes."""
     if len({s.check_bytes for s in plan.with_trees}) > 1:
         raise ParameterError("expected check words in all segments with trees, or in none")
     if plan.verified and not all(s.tag_bytes for s in plan.retrieving):

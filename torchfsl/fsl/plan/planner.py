@@ -163,10 +163,10 @@ def build_plan(
 
 
 def _check_bounds(l2_bounds: object, names: list[str], l2_bound: int, encoding: FixedPoint) -> None:
-    """Refuse what is no mapping from segments of these names, real norms, and other units.
+    """Refuse bounds that are not a mapping from `names`, are real norms or have other units.
 
     Raises:
-        ParameterError: with the names that there are, or both units.
+        ParameterError: with the valid names, or with both units.
     """
     if not isinstance(l2_bounds, Mapping):
         raise ParameterError(f"l2_bounds is {l2_bounds!r}: pass a mapping, as {{'rest': 100}}")

@@ -1,15 +1,18 @@
 """Groups of values that are proven under a plan: which, how many, how large they may be.
 
-Everything is public. A group's values begin a new call of the proof (`crypto.flp`), so that it
-gives the sum of their squares. In order:
+Everything is public. A group's values begin a new call of the proof (`crypto.flp`), so that the
+proof gives the sum of their squares. In order:
 
-    norm    all values of segments without a separate bound, and slack of the whole norm;
-    norm    by segment, of one that has a separate bound;
-    own     its slack;
-    weight  the client's weight w; range: its slack; claim: by dense segment the weight there;
-    lane    by segment, of all slots; slack: that of k_max.
+    norm    all values of segments without a separate bound, and slack of the whole norm
+    norm    all values of a segment with a separate bound
+    own     the slack of this bound
+    weight  the client's weight w
+    range   the slack of w
+    claim   per dense segment, the weight there
+    lane    per segment with trees, the lane of all slots
+    slack   per segment with trees, the slack of k_max
 
-Slack are four ring values whose squares fill a bound up.
+A slack is four ring values whose squares fill a bound up.
 """
 
 from __future__ import annotations
@@ -171,7 +174,7 @@ def residues(
 def carry_residues(
     squares: Sequence[int], parts: Sequence[int], bits: Sequence[int]
 ) -> list[tuple[str, int]]:
-    """Shares of zero about carries: sum E**2 is the sum of the chosen parts; each bit is one.
+    """Shares of zero about carries: sum E**2 is that of the chosen parts, bits are 0 or 1.
 
     Args:
         squares: shares of the sums of squares of calls, first those of all E, then of each bit.

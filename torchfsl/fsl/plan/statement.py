@@ -1,25 +1,27 @@
-"""The statement that a report proves of its values: everything that follows from the plan alone.
+"""The statement that a report proves of its values; it follows from the plan alone.
 
-The servers' shares of a report's values are read as signed integers (`dpf.lifts`), which add up to
-the values but for a few wraps that `num_carries` trees correct. Of these integers is proven
+The servers' shares of a report's values are read as signed integers (`dpf.lifts`). The integers add
+up to the values, except for a few wraps that `num_carries` trees correct. Reports prove of them
 
-    norm     sum v**2 + (four squares) = (w l2_bound)**2 over all values, under `proofs = norm`;
-             the same with `segment.l2_bound` over those of a segment that has one;
-    counts   sum c (c - 1) = 0 over the count lane of all slots: every c is 0 or 1;
-    k_max    sum c + (four squares) = k_max in every segment;
+    norm     sum v**2 + (four squares) = (w l2_bound)**2 over all values, under `proofs = norm`,
+             and the same with `segment.l2_bound` over the values of a segment that has one
+    counts   sum c (c - 1) = 0 over the count lane of all slots, so every c is 0 or 1
+    k_max    sum c + (four squares) = k_max in every segment
     carries  sum E**2 = sum of some of the numbers `carry_weights`, over all slots of all carry
-             trees, E what a slot carries: the magnitudes of all E add up to T at most.
+             trees. E is what a slot carries, so the magnitudes of all E add up to T at most
 
-w is 1 but in plans with weights, where it is one more value, and where instead of counts is proven
+w is 1 in plans without weights. In plans with weights w is one more value, and instead of counts
+reports prove
 
-    weight   w**2 + (four squares) = w max_weight: w lies in 0 .. max_weight;
-    claims   the weight in front of each dense segment is w;
-    k_max    sum c**2 + (four squares) = k_max w**2 over the weight lane of every segment;
-    weights  sum c**2 (c - w)**2 = 0 over that of all slots: every c is 0 or w.
+    weight   w**2 + (four squares) = w max_weight, so w lies in 0 .. max_weight
+    claims   the weight in front of each dense segment is w
+    k_max    sum c**2 + (four squares) = k_max w**2 over the weight lane of every segment
+    weights  sum c**2 (c - w)**2 = 0 over the weight lane of all slots, so every c is 0 or w
 
-All but the last are sums of squares, so one proof does (`crypto.flp`), and another one for the last
-(`crypto.flp`). The values lie in one vector, in the order of `Statement.groups`
-(`proof_groups`); each group begins a new call. docs/specification/proofs.md has the argument.
+All except `weights` are sums of squares, so one proof (`crypto.flp`) is enough for them. `weights`
+has another proof, also in `crypto.flp`. The values lie in one vector, in the order of
+`Statement.groups` (`proof_groups`), and each group begins a new call.
+docs/specification/proofs.md has the argument.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""A share in rows, all fixed by one root, of which some are shown and the others stay hidden.
+"""A share in rows, all fixed by one root: some rows are shown, the others stay hidden.
 
-Under `min_contributors` the servers open the counts before the values. Each commits to its counts
-and to a root; the root fixes one leaf a row, and one a dense segment:
+Under `min_contributors` the servers open the counts before the values. Each server commits to its
+counts and to a root. The root fixes one leaf per row, and one per dense segment:
 
     leaf = H(set digest, party, segment, position, row salt, row's share of the values)
     root = H(set digest, party, all leaves)
 
-Row salts are a stream of a key that never leaves the server, so the salts of rows that are shown
-tell nothing of the others: of those the peer sees the leaf alone. In SHARE a row has a slot:
-row salt 16 and values, or the leaf, filled up with zeros. A dense segment is salt 16 and values.
+Row salts are a stream of a key that never leaves the server, so the salts of shown rows reveal
+nothing about the other salts. Of a hidden row the peer sees the leaf alone. In SHARE a row has a
+slot: row salt 16 and values, or the leaf, filled up with zeros. A dense segment is salt 16 and
+values.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Filing one message: its fingerprint, its commitment, and where its parts belong.
 
-The public share of a message goes to one server and is relayed to the other, which knows its hash
-from the client itself, under a tag, and accepts it only if it fits. Without the hash a malicious
-server, and without the tag whoever carries both messages, could alter a correction word and read
-the selected position off the garbage in the opened sum.
+The public share of a message goes to one server, which relays the share to the other. The other
+server has the hash of the share from the client itself, under a tag, and accepts the share only if
+it fits. Without the hash, a malicious server could alter a correction word and read the selected
+position off the garbage in the aggregate. Without the tag, a party that carries both messages could
+do the same.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Opening:
         self._accept(passed)
 
     def commit(self, share: Buffer, salt: bytes) -> ShareCommit:
-        """Fix this server's share; what the peer hears of it."""
+        """Fix this server's share. Returns the commitment for the peer."""
         self.share, self.salt = share, salt
         if not self._plan.opens_counts_first:
             return ShareCommit(self._commitment(self._party, salt, share))
@@ -124,7 +124,7 @@ class Opening:
         return ShareBody(self.salt, self.share)
 
     def reveal_counts(self, peer_commit: ShareCommit) -> CountsBody:
-        """The counts' share, once the peer has fixed all of its own."""
+        """The counts' share, once the peer has fixed its whole share."""
         self._peer_commitment = peer_commit.commitment
         return self._own_counts()
 
@@ -246,9 +246,10 @@ def decode_shares(plan: Plan, first: Buffer, second: Buffer, clients: tuple[int,
 def _decoded(
     plan: Plan, pair: tuple[Buffer, Buffer], segment: TreeSegment, opened: Opened, norms: Norms
 ) -> npt.NDArray[np.int64]:
-    """Sums `[m, lanes + tau]` of a segment with trees; `opened` hears what was zeroed or cut.
+    """Sums `[m, lanes + tau]` of a segment with trees.
 
-    A few positions at a time, so that nothing but the sums themselves takes memory.
+    The function notes in `opened` how many positions it zeroed or cut. It decodes a few positions
+    at a time, so that only the sums themselves take memory.
     """
     width, num_wrong, num_cut = plan.ring_bytes(segment), 0, 0
     shares = [np.frombuffer(s, np.uint8).reshape(segment.m, -1, width) for s in pair]

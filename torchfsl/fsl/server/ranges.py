@@ -1,14 +1,15 @@
-"""What no honest sum can be is zeroed: public post-processing, the same bits at both servers.
+"""Zeroes positions that no honest sum can have: public, and bit-identical at both servers.
 
 A sum of n honest reports lies in +-n * max_weight * q_max, a lane in 0 .. n * max_weight, each with
-the noise's tail, and without noise no value exceeds its lane times q_max. One client, or a server
-that alters what it relays, can push positions out of that. The opened value would tell who holds
-the position, or freeze it, or move it by more than the clip; so the whole position becomes zero.
-Within the range a lying client still adds what it likes, as in any sum.
+the noise's tail. Without noise no value exceeds its lane times q_max. One client, or a server that
+alters what it relays, can push positions out of this range. The opened value would tell who holds
+the position, or freeze the position, or move it by more than the clip. So the whole position
+becomes zero. Within the range a lying client can still add any value, as in any sum.
 
-If clients have proven a bound, values beyond the range are cut to its end instead (`cut`): a
-proven count exceeds the number of clients only by a row that a liar has put into several trees, and
-proven values only by that liar's norm. To zero such rows would let it erase what all others sent.
+If clients have proven a bound, values beyond the range are cut to its end instead (`cut`). A proven
+count exceeds the number of clients only by a row that a liar has put into several trees. Proven
+values exceed the range only by this liar's norm. If such rows became zero, the liar could erase
+what all others sent.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def most_lane(plan: Plan, num_clients: int) -> int:
 
 
 def most_opened_lane(plan: Plan, segment: TreeSegment, num_clients: int) -> int:
-    """The largest lane that accepted reports make up: of proven ones, a weight a tree of a row."""
+    """Largest lane of accepted reports: if it is proven, one weight per tree of a row."""
     proven = plan.statement is not None and plan.statement.has_lanes
     rows = num_clients * plan.max_weight * (row_trees(segment) if proven else 1)
     return rows + noise_tail(plan.lane_sigma, plan.noise_growth)

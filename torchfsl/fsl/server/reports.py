@@ -73,10 +73,10 @@ class Report(Arrivals):
     """Everything a server knows of one client in one round. Seed and shares are secret.
 
     Attributes:
-        model: digests of the round's model, which a client that downloaded it has tagged, too.
+        model: digests of the round's model; a client that downloaded it has also tagged them.
         masked: values of the dense segments, at the server that gets the public share.
-        private: under `audit` the digests of what each server alone was sent, by party: this
-            server's is of what is here, the other's as the client told it.
+        private: under `audit` the digests of what each server alone was sent, by party. This
+            server computes its digest from what is here; the other's comes from the client.
         rejected: out of this round, for good.
         failed: rejected for trees that did not pass the check.
     """

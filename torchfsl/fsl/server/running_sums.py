@@ -1,10 +1,10 @@
 """A server's share of the sums, grown while reports come in.
 
 Reports wait in a bounded window and are added together, so that the accumulators pass through the
-cache once a window. What was added stays out of the result unless the round accepts it: a report
-that is rejected later, by the peer, by the check or for a second message, is subtracted again.
-Ring arithmetic is exact, so the share is as if it had never been added. Under proofs every report
-leaves its sums over leaves behind, which its proof will ask for: trees are expanded once for both.
+cache once per window. A report counts in the result only if the round accepts the report. If it is
+rejected later, by the peer, by the check or for a second message, the server subtracts it again.
+Ring arithmetic is exact, so the share is as if the report had never been added. Under proofs the
+server keeps each report's sums over leaves for its proof, and so expands the trees once for both.
 """
 
 from __future__ import annotations

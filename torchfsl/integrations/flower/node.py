@@ -1,17 +1,18 @@
-"""What a client takes from its SuperNode's own settings: certificates, policy, its number.
+"""Settings that a client takes from its own SuperNode: certificates, policy, its number.
 
     flower-supernode ... --node-config 'torchfsl-tls="/etc/torchfsl" torchfsl-name="client-17"'
 
-| setting | says | else |
+| setting | value | default |
 |---|---|---|
 | `torchfsl-tls` | folder of this client's key, certificate and the three authorities | none |
-| `torchfsl-name` | which certificate in it, by file name without ending | the only `client-*.pem` |
-| `torchfsl-servers` | `URL0,URL1` as seen from here | those in the Message |
-| `torchfsl-require` | policy file with floors for the plan | the default floors |
+| `torchfsl-name` | file name of the certificate there, without ending | the only `client-*.pem` |
+| `torchfsl-servers` | `URL0,URL1` as seen from this node | the URLs in the Message |
+| `torchfsl-require` | policy file with minimum requirements for the plan | the default policy |
 
-A Message never says which certificates to trust. Without `torchfsl-tls` the node is taken for one
-of a simulation whose servers the strategy runs on this machine (`servers="local"`): their files lie
-in a folder of this user that is named after the run, and the number is the node's `partition-id`.
+A Message never says which certificates to trust. Without `torchfsl-tls` the node belongs to a
+simulation, whose servers the strategy runs on this machine (`servers="local"`). The files of these
+servers lie in a folder of this user, which is named after the run. The client's number is the
+node's `partition-id`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ URLS_FILE = "servers"
 
 
 def local_folder(run_id: int) -> Path:
-    """Where the strategy of this run keeps its local servers' files; of this user alone."""
+    """The folder for the files of the run's local servers; only this user may enter it."""
     return Path(tempfile.gettempdir()) / f"torchfsl-flower-{os.getuid()}-{run_id}"
 
 
@@ -90,7 +91,7 @@ def _connect_here(context: Context, call: Call) -> Connection:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether it is a folder of this user that nobody else may enter."""
+    """Whether `folder` is a folder of this user that no other user may enter."""
     try:
         status = folder.lstat()
     except OSError:

@@ -83,10 +83,10 @@ class Call:
 
 
 def reply_content(metrics: Mapping[str, Any] | None) -> RecordDict:
-    """Of a reply: numbers that go to the SuperLink in the clear; an empty record for none.
+    """The numbers of a reply, in the clear for the SuperLink; an empty record for None.
 
     Raises:
-        ParameterError: anything but single ints and floats.
+        ParameterError: a value is not a single int or float.
     """
     for name, value in (metrics or {}).items():
         if type(value) not in (int, float):

@@ -1,8 +1,8 @@
 """The strategy: Flower samples nodes and waits for them, two torchfsl servers add up.
 
-A round: `configure_train` samples as FedAvg does, opens the round at both servers and sends its
-number; clients fetch from both servers, train, and report to both; `aggregate_train` closes the
-round and returns the model that both hold.
+In a round, `configure_train` samples nodes as FedAvg does, opens the round at both servers and
+sends its number. Clients fetch from both servers, train, and report to both servers.
+`aggregate_train` closes the round and returns the model that both servers hold.
 """
 
 from __future__ import annotations

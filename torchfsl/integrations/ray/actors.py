@@ -26,7 +26,7 @@ _LOST: Final = (
     exceptions.LocalRayletDiedError,
     exceptions.TaskCancelledError,
 )
-"""What Ray says where a call has no result, and may have been made."""
+"""Errors of Ray if a call has no result; the call may have been made."""
 
 _REPEATED: Final = ("fold", "answer", "held")
 """Calls that Ray itself repeats on the actor that follows. All others it must not: that actor lacks
@@ -44,7 +44,7 @@ CONNECT_SECONDS: Final = 120
 
 
 class _Worker:
-    """What runs in an actor: a shard, and how its calls come in."""
+    """A shard in an actor, with the method through which calls arrive."""
 
     def __init__(
         self, plan_json: str, party: int, number: int, count: int, environment: Mapping[str, str]
@@ -56,7 +56,7 @@ class _Worker:
         return getattr(self._shard, method)(*arguments)
 
     def process(self) -> tuple[int, dict[str, str]]:
-        """Its number, and what it was told of Ray's security."""
+        """The process id, and the settings of Ray's security in this process."""
         wanted = ("RAY_AUTH_MODE", "RAY_USE_TLS")
         return os.getpid(), {name: os.environ.get(name, "") for name in wanted}
 
@@ -126,7 +126,7 @@ def _init(address: str, namespace: str) -> None:
 
 
 def _check_listening(address: str) -> None:
-    """Refuse an address where nobody listens, which Ray would try for minutes."""
+    """Refuse an address that accepts no connection; Ray would try it for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=LISTEN_SECONDS).close()
@@ -209,7 +209,7 @@ class RayGrid:
             raise ShardLost(f"{type(error).__name__}: {error}") from error
 
     def processes(self) -> list[tuple[int, dict[str, str]]]:
-        """Each actor's process, and what it was told of Ray's security."""
+        """Each actor's process id, and the settings of Ray's security there."""
         asked = [actor.process.remote() for actor in self.actors]
         processes: list[tuple[int, dict[str, str]]] = ray.get(asked)
         return processes

@@ -19,21 +19,21 @@ from torchfsl.submodel.segments import ceil_div
 from torchfsl.types import Bytes, Indices
 
 _SUBTREES_A_SHARD = 4
-"""Subtrees of a stash tree that a shard has at least, where there are as many: so that no shard
-has more than a quarter above its part."""
+"""Least number of subtrees of a stash tree per shard, if there are as many. No shard then has more
+than a quarter above its part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What one shard has of one segment.
+    """One shard's part of one segment.
 
     Attributes:
-        segment: with trees.
-        bins: its trees among those of the bins.
-        folded: its trees among those of the stash, for the check alone.
-        nodes: its subtrees of every tree of the stash, for sums and answers.
-        levels: of a stash tree above its subtrees.
-        rows: the positions whose sums it finishes.
+        segment: a segment with trees.
+        bins: the shard's trees among the trees of the bins.
+        folded: the shard's trees among the trees of the stash, only for the check.
+        nodes: the shard's subtrees of every tree of the stash, for sums and answers.
+        levels: number of levels of a stash tree above the subtrees.
+        rows: the positions whose sums the shard finishes.
     """
 
     segment: TreeSegment
@@ -113,10 +113,11 @@ def piece_of(rows: range, piece: int, pieces: int) -> range:
 
 
 class Places:
-    """Where the positions of a segment lie in a shard's bins.
+    """The slots in a shard's bins that hold the positions of a segment.
 
-    Memory: 4 bytes for the row and 4 for the place of each, 24 m over the number of shards (8 m of
-    public bins); as much again while they are made, twice.
+    Memory: 4 bytes for the row and 4 bytes for the place, per position and sub-table. This is 24 m
+    bytes divided by the number of shards (8 m with public bins). While they are made, they take
+    twice as much in addition.
     """
 
     def __init__(self, plan: Plan, cut: Cut, round_number: int = 0) -> None:

@@ -1,8 +1,9 @@
-"""`torchfsl serve --engine`: from an address to the `Evaluator` of a server, or why not.
+"""`torchfsl serve --engine`: from an address to a server's `Evaluator`, or to an error.
 
-Whoever reaches a port of Ray without its token may run code on the cluster, and reads what goes
-over the wire without TLS. So both must be on, here and on every machine that gets a shard. And a
-cluster belongs to one of the two servers: who came first leaves its authority's digest there.
+If Ray uses no token, everyone who reaches a port of Ray may run code on the cluster. Without TLS
+they read what goes over the network. So token and TLS must be on, here and on every machine that
+gets a shard. A cluster belongs to one of the two servers: the first one leaves the digest of its
+authority there.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def foreign(namespaces: list[str], own: str) -> list[str]:
 def open_engine(
     url: str, *, shards: int, authority: bytes, insecure: bool = False, shard_cpus: float = 1
 ) -> MakeEvaluator:
-    """Connect to a cluster; what makes a server's evaluator there.
+    """Connect to a cluster and return what makes a server's evaluator there.
 
     Args:
         url: see `SCHEMES`.
@@ -114,7 +115,12 @@ def open_engine(
 
 
 def examine(url: str, *, shards: int, authority: bytes, insecure: bool = False) -> str:
-    """For `torchfsl doctor`: connect as a server would; what the cluster has; raises the same."""
+    """Connect as a server would, and describe the cluster, for `torchfsl doctor`.
+
+    Raises:
+        ParameterError: as in `open_engine`, or the cluster has fewer cores than shards.
+        OSError: the cluster does not answer.
+    """
     actors = _connected(url, shards, authority, insecure=insecure)
     machines, cores = actors.resources()
     summary = f"{machines} machines with {cores:g} cores, {shards} shards"
@@ -127,7 +133,7 @@ def examine(url: str, *, shards: int, authority: bytes, insecure: bool = False) 
 
 
 def _connected(url: str, shards: int, authority: bytes, *, insecure: bool) -> ModuleType:
-    """What speaks with the cluster, once it is seen to be protected and nobody else's."""
+    """The module `actors`, connected to a cluster that is protected and no other server's."""
     address = _address(url)
     if shards < 1:
         raise ParameterError(f"--shards is {shards}: choose 1 or more")

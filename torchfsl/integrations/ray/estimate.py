@@ -1,10 +1,10 @@
-"""What a round takes of a front and its shards: bytes and memory counted, seconds by rates.
+"""Cost of a round for a front and its shards: bytes and memory counted, seconds by rates.
 
-The rates of one process (`torchfsl.fsl.estimates.measuring.Rates`) are split: what grows with AES
-blocks is done by shards, what a server does for a report and a tree besides, and opening and
-update, by the front; sums are gathered by shards, at the rate at which bytes are copied. On top
-come calls and the bytes that go between processes, both at rates of the framework, of which each
-of the two processes takes half.
+The estimate splits the rates of one process (`torchfsl.fsl.estimates.measuring.Rates`). Shards do
+the work that grows with AES blocks. The front does a server's other work for each report and tree,
+the opening and the update. Shards gather sums, at the rate at which bytes are copied. The estimate
+adds calls and the bytes between processes, both at rates of the framework. Each of the two
+processes takes half of these costs.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _PLACE_BYTES: Final = 8
 _PIECES_HELD: Final = 2
 """Pieces of sums that a shard holds at once: its own with other shards' parts, and its result."""
 _PROCESS_BYTES: Final = 4 << 20
-"""What a process took beside, measured by `scripts.checks.prediction`."""
+"""Other memory of a process, measured by `scripts.checks.prediction`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRates:
-    """What a framework takes; `scripts.checks.prediction` measures it.
+    """The costs of a framework; `scripts.checks.prediction` measures them.
 
     Attributes:
-        call_seconds: core-seconds of a call of a shard, at the front and there.
-        copied_bytes: bytes a core-second that one process leaves and another reads.
+        call_seconds: core-seconds of a call to a shard, at the front and the shard together.
+        copied_bytes: bytes per core-second that one process leaves and another reads.
     """
 
     call_seconds: float = 0.001
@@ -47,17 +47,17 @@ class EngineRates:
 
 @dataclass(frozen=True, slots=True)
 class ShardsEstimate:
-    """A round of one server over shards; of the framework's own processes nothing.
+    """A round of one server over shards, without the framework's own processes.
 
     Attributes:
-        shards: how many.
+        shards: number of shards.
         front_core_seconds: of the server's own process.
         shard_core_seconds: of one shard, the mean.
-        shard_memory_bytes: of the largest shard, beside what its process takes when idle.
-        fixed_memory_bytes: the part of it that calls work with, at most two pieces of 32 MiB and a
-            constant, whatever the number of shards.
-        store_bytes: that the largest shard reads in the framework's store, whose pages all
-            processes of its machine share: a window of reports, one of questions, rows.
+        shard_memory_bytes: of the largest shard, in addition to its process when idle.
+        fixed_memory_bytes: the part of `shard_memory_bytes` that calls work with, at most two
+            pieces of 32 MiB and a constant, whatever the number of shards.
+        store_bytes: that the largest shard reads in the framework's store: a window of reports, a
+            window of questions, and rows. All processes of its machine share the store's pages.
         sent_bytes: from the front to all shards.
         exchanged_bytes: between shards.
         returned_bytes: from all shards to the front.
@@ -95,12 +95,12 @@ def estimate_shards(
     rates: Rates | None = None,
     engine: EngineRates = EngineRates(),
 ) -> ShardsEstimate:
-    """What a round of a plan takes over shards, its answers asked for by windows.
+    """The cost of a round of a plan over shards; the front asks for answers by windows.
 
     Args:
         plan: public plan.
-        shards: that share the work, at least 1.
-        clients: that report; the plan's `max_clients` when None.
+        shards: number of shards that share the work, at least 1.
+        clients: number of clients that report; the plan's `max_clients` when None.
         rates: of a core; measured on this machine when None.
         engine: of the framework.
 

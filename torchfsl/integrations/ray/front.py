@@ -257,7 +257,7 @@ class FrontSums:
     def _gathered(
         self, due: Sequence[tuple[int, int]], pieces: int, noisy: bool
     ) -> Iterator[tuple[tuple[int, int], dict[str, Bytes] | None]]:
-        """What shards finish, by shard and piece; None where one did not hold all windows."""
+        """The finished pieces by shard and piece; None if a shard did not hold all windows."""
         grid, expected = self._shards.grid, Windows(range(len(self._windows)))
         round_number = next((r.round_number for r in self._reports.values()), 0)
         under_way: deque[tuple[tuple[int, int], object]] = deque()

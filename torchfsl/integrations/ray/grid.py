@@ -120,8 +120,8 @@ class Shards:
         plan: of the task.
         party: of the server.
         open_grid: makes the shards.
-        early: at once and beside all else, since it may take half a minute in which a round would
-            stand still; or when they are first needed.
+        early: make them at once and in parallel, since this may take half a minute in which a round
+            would stand still. Otherwise make them when they are first needed.
     """
 
     def __init__(self, plan: Plan, party: int, open_grid: OpenGrid, *, early: bool = False) -> None:

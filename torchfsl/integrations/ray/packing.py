@@ -39,7 +39,7 @@ class SegmentPart:
     Attributes:
         tree_key: K_tree.
         second_key: K_conv, or K_mac in a question.
-        check_key: K_check, or nothing of use in a question.
+        check_key: K_check, or 16 zero bytes in a question.
         bins: the shard's trees of the bins; None without any.
         stash: all trees of the stash; None without any.
     """

@@ -1,7 +1,7 @@
 """One shard of a party: a plain object that runs in this process or in an actor of Ray.
 
-A shard is a cache of what the front's log says. It may be replaced by an empty one at any time, and
-then says so: what it gives is bound to the set of windows that its sums hold.
+A shard is a cache of the front's log. An empty shard may replace it at any time. The front detects
+this, because a shard's results are bound to the set of windows that its sums hold.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ class Shard:
         piece: int,
         pieces: int,
     ) -> dict[str, Bytes] | None:
-        """What this shard gives to a piece of the rows of shard `number`, in this round.
+        """This shard's part of the sums for a piece of the rows of shard `number`, in this round.
 
-        None unless it holds `expected`.
+        None unless this shard holds exactly the windows `expected`.
         """
         if not self._at(epoch) or self._held != expected:
             return None

@@ -64,7 +64,7 @@ class SegmentSums:
             self._accumulate(jobs, sign, subtrees_sums)
 
     def partial(self, rows: range, places: Places) -> Bytes:
-        """What the shard's trees give to these positions, by the round's places: `[rows, W/8]`."""
+        """Sums of the shard's trees at these positions, by the round's places: `[rows, W/8]`."""
         cut, out = self._cut, np.zeros((len(rows), self._row), dtype=np.uint8)
         bins, below = (array.reshape(-1, self._row) for array in self.arrays)
         first = cut.nodes.start * cut.node_leaves << cut.segment.nu

@@ -1,14 +1,14 @@
 """Portable kernels of the two checks: verification of trees, authentication of answers.
 
-Verification (de Castro, Polychroniadou: Lightweight, maliciously secure verifiable function secret
-sharing, 2022), with the control bit inside the hash: a client publishes for every tree the XOR of
-both parties' leaf hashes at alpha; each server corrects its own leaf hashes with it where its
-control bit is 1 and folds all leaves of all trees into 16 bytes. Equal folds mean that at most one
-leaf a tree differs between the servers, whatever the hints carry.
+Verification is that of de Castro, Polychroniadou (Lightweight, maliciously secure verifiable
+function secret sharing, 2022), with the control bit inside the hash. A client publishes for every
+tree the XOR of both parties' leaf hashes at alpha. Each server corrects its own leaf hashes with
+this XOR if their control bit is 1. Then it folds all leaves of all trees into 16 bytes. Equal folds
+mean that at most one leaf per tree differs between the servers, whatever the hints carry.
 
-Authentication: leaf seeds are equal off alpha and differ on it, so a keyed hash of the seed is a
-one-time MAC key that both servers hold in shares, for a digest of the leaf's rows that is made once
-a model; see `authenticate`.
+Authentication: both servers' leaf seeds differ at alpha and are equal at all other leaves. So a
+keyed hash of the seed is a one-time MAC key that both servers hold in shares. It is for a digest of
+the leaf's rows, which is made once per model; see `authenticate`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ def leaf_hash(
 ) -> Bytes:
     """Leaf hash pi = Hv(j, x, s, t): `[M, 16]` states to `[M, 32]`.
 
-    With v = s|t, three permutations P_i = AES under K_i = AES_key(i), and the tweak
-    tau = leaf x (8 bytes) | tree j (4 bytes) | 0 (4 bytes), little-endian:
-    q = P_0(v) xor tau; a = v xor P_1(q); b = v xor q xor P_2(a); the hash is a | b.
+    Let v = s|t, and let the three permutations P_i be AES under K_i = AES_key(i). The tweak is
+    tau = leaf x (8 bytes) | tree j (4 bytes) | 0 (4 bytes), little-endian. With q = P_0(v) xor tau,
+    a = v xor P_1(q) and b = v xor q xor P_2(a), the hash is a | b.
 
-    The tweak enters before P_1 alone, and a has a relation: B = P_0^-1(P_0(A) xor tau_x xor tau_y)
-    at leaf y meets the q of A at leaf x, so the parties' states A, B at x and B, A at y have one
-    XOR of a. There b has the four inputs of P_2 in other pairs, A xor p, B xor p' at x and
-    B xor p, A xor p' at y, and agrees with chance 2**-128 only; no relation is known for b, or for
-    a and b together. So the check word keeps the 128 bits of b against states that are related
-    thus, and all 256 against others. The shorter AES(p xor tau_i) xor p with p = AES(v), i = 0, 1,
-    has a rule for both halves (shift p by the difference of the tweaks), so that two leaves under
-    one check word cost only 2**64 in a tree of one level.
+    The tweak enters only before P_1, so a has a relation. Let A be a state at leaf x, and let
+    B = P_0^-1(P_0(A) xor tau_x xor tau_y). Then B at leaf y has the same q as A at x. So the
+    parties' states A, B at x and B, A at y have the same XOR of a. There b has the four inputs of
+    P_2 in other pairs. These are A xor p, B xor p' at x and B xor p, A xor p' at y. So the XORs of
+    b agree with chance 2**-128 only. No relation is known for b, or for a and b together. So the
+    check word keeps the 128 bits of b against states with this relation, and all 256 bits against
+    others. There is a shorter hash AES(p xor tau_i) xor p with p = AES(v), i = 0, 1. It has a rule
+    for both halves (shift p by the difference of the tweaks). With this rule, two leaves under one
+    check word cost only 2**64 in a tree of one level.
     """
     keys = permute(key, _LEAF_KEY_INPUTS)
     tweaks = np.zeros_like(states)
@@ -90,12 +91,13 @@ def verify(
 ) -> bytes:
     """Fold the corrected leaf hashes of T trees into 16 bytes.
 
-    c(x) = pi(x) xor t(x) cs has two halves c_0, c_1; the fold is the XOR over all trees j, leaves
-    x and halves i of AES_fold(c_i xor D_j xor E_{x mod 1024, i} xor F_{x div 1024}). D, E, F are
-    secret uniform masks of this round, unknown to clients, so that any two different tables of c
-    fold alike only with a chance of 4 T N / 2**128: take an input at which the tables differ; it
-    meets any one of the other inputs with chance 2**-128 each, since the masks of two places are
-    independent, and if it meets none, the outputs cancel with chance 2**-128.
+    c(x) = pi(x) xor t(x) cs has two halves c_0, c_1. The fold is the XOR of
+    AES_fold(c_i xor D_j xor E_{x mod 1024, i} xor F_{x div 1024}) over all trees j, leaves x and
+    halves i. D, E, F are secret uniform masks of this round, unknown to clients. So any two
+    different tables of c have the same fold only with a chance of 4 T N / 2**128. To see this, take
+    an input at which the tables differ. It meets each of the other inputs with chance 2**-128,
+    since the masks of two places are independent. If it meets none, the outputs cancel with chance
+    2**-128.
 
     Args:
         key_tree: K_tree, 16 bytes.

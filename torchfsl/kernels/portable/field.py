@@ -1,9 +1,9 @@
 """Portable kernels of matrix products: modulo p = 2**32 - 5, 2**32 and 2**64.
 
-A number of the field is one `uint32` below p. Its product is exact on double-precision hardware:
-factors are cut into halves of 16 bits, so that 2**16 products of sums of halves stay below 2**53,
-where float64 holds every integer; matrix products of floats are the fastest arithmetic that NumPy
-has.
+A number of the field is one `uint32` below p. Products are exact on double-precision hardware. The
+factors are cut into halves of 16 bits, so that 2**16 products of sums of halves stay below 2**53.
+Up to 2**53 float64 holds every integer. Matrix products of floats are the fastest arithmetic that
+NumPy has.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _Wide = npt.NDArray[np.uint64]
 
 
 def field_multiply(left: Words, right: Words, num_threads: int = 1) -> Words:
-    """`left [R, C]` times `right [C, D]`, modulo p: `[R, D]`; an empty sum is 0.
+    """`left [R, C]` times `right [C, D]` modulo p, `[R, D]`; an empty sum is 0.
 
-    Three products of halves instead of four (Karatsuba): with a = a1 * 2**16 + a0 and the same
-    for b, a1 b0 + a0 b1 = (a1 + a0)(b1 + b0) - a1 b1 - a0 b0.
+    Three products of halves suffice instead of four (Karatsuba). With a = a1 * 2**16 + a0 and the
+    same for b, a1 b0 + a0 b1 = (a1 + a0)(b1 + b0) - a1 b1 - a0 b0.
 
     Raises:
-        ValueError: no two-dimensional `uint32` arrays of numbers below p that fit each other, or
-            more than 2**24 terms.
+        ValueError: the arguments are not two-dimensional `uint32` arrays of numbers below p that
+            fit each other, or a sum has more than 2**24 terms.
     """
     for name, words in (("left", left), ("right", right)):
         if words.ndim != 2 or words.dtype != np.uint32:
@@ -80,10 +80,11 @@ Word = TypeVar("Word", np.uint32, np.uint64)
 def ring_multiply(
     left: npt.NDArray[Word], right: npt.NDArray[Word], num_threads: int = 1
 ) -> npt.NDArray[Word]:
-    """`left [R, C]` times `right [C, D]`, modulo 2**32 or 2**64: `[R, D]`; an empty sum is 0.
+    """`left [R, C]` times `right [C, D]` modulo 2**32 or 2**64, `[R, D]`; an empty sum is 0.
 
     Raises:
-        ValueError: no two-dimensional arrays, both `uint32` or both `uint64`, that fit each other.
+        ValueError: the arguments are not two-dimensional arrays, both `uint32` or both `uint64`,
+            that fit each other.
     """
     kind = "uint64" if left.dtype == np.uint64 else "uint32"
     for name, words in (("left", left), ("right", right)):

@@ -193,10 +193,10 @@ def query_proof(
     scales: Words,
     tail: Words,
 ) -> tuple[Words, Words]:
-    """What one verifier opens of its share of a proof at a point; see `torchfsl.crypto.flp`.
+    """The values that one verifier opens of a proof at a point; see `torchfsl.crypto.flp`.
 
     Args:
-        proof: `[L + C, 2]`, a seed for each of L wires, then coefficients of a polynomial.
+        proof: `[L + C, 2]`, the verifier's share: L wires' seeds, then a polynomial's coefficients.
         num_wires: L, at least 1.
         order: P, a power of two up to 2**23.
         root: `[2]`, w of order P.
@@ -206,10 +206,11 @@ def query_proof(
         tail: `[t, L, 2]`, elements, K + t below P.
 
     Returns:
-        `[L + 1, 2]`, at r the polynomial of degree below P of each wire, which goes at w**0
-        through its seed, at w**1 to w**K through the sum of the parts' rows, each times its scale,
-        then through the rows of the tail, and at all further powers through 0; and the polynomial
-        of the coefficients at r. `[P, 2]`, the latter at all powers of w.
+        `[L + 1, 2]`, each wire's polynomial of degree below P at r, then the polynomial of the
+        coefficients at r. A wire's polynomial goes through its seed at w**0, and at w**1 to w**K
+        through the sum of the parts' rows, each times its scale. At the next powers it goes through
+        the rows of the tail, and at all further powers through 0. `[P, 2]`, the polynomial of the
+        coefficients at all powers of w.
 
     Raises:
         ValueError: other shapes, or an element that is not below p.

@@ -1,8 +1,8 @@
 """Portable kernels of the point function: trees, hints, sums, answers.
 
 A *state* is 16 bytes: a seed whose lowest bit (bit 0 of byte 0) is replaced by the control bit.
-All arrays are `uint8`, C-contiguous. T trees, d levels, N leaves with d = ceil(log2 N),
-P payload bytes a leaf. A leaf stands for a block of 2**nu rows (early termination).
+All arrays are `uint8`, C-contiguous. T trees have d levels and N leaves, d = ceil(log2 N), with
+P payload bytes per leaf. A leaf stands for a block of 2**nu rows (early termination).
 
 The tree is BGI16 (Boyle, Gilboa, Ishai: Function Secret Sharing, improvements and extensions,
 Fig. 1) with the last correction word kept apart as the *hint*. The hash is the fixed-key hash of

@@ -39,11 +39,11 @@ class Conversation:
     def ask(self, method: str, data: bytes, *, limit: int, seconds: float) -> bytes:
         """One call, and its answer of up to `limit` bytes.
 
-        After an error there is nothing to be done with the stream but to close it.
+        After an error the stream can only be closed.
 
         Raises:
-            HasEnded: nobody has heard the call.
-            Error: the refusal, or `NotReady` where there was no answer in time.
+            HasEnded: the stream has ended, and the server has not received the call.
+            Error: the server's refusal, or `NotReady` if there was no answer in time.
         """
         clock = threading.Timer(seconds, self._stream.cancel)
         clock.daemon = True
@@ -290,10 +290,10 @@ class Links:
         return futures[0].result(), futures[1].result()
 
     def info(self, party: int) -> dict[str, Any]:
-        """What a server says of itself.
+        """A server's answer about itself.
 
         Raises:
-            VersionMismatch: it speaks another wire version.
+            VersionMismatch: the server has another wire version.
         """
         link = self.links[party]
         answer = link.call("Info", calls.encode_request(), limit=INFO_BYTES)

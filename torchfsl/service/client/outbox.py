@@ -1,7 +1,7 @@
-"""What a client remembers on disk, so that one that is killed sends the same bytes or nothing.
+"""A client's memory on disk: after it was killed, it sends the same bytes or nothing.
 
-A report on its way can be sent again. A round that was begun is never begun a second time: fresh
-trees in the same round would be a second, different message, for which servers drop the client.
+A client can send a report on its way again. It never begins the same round twice. Fresh trees in
+this round would be a second, different message, for which servers drop the client.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A client's side of the network.
 
-A client sends one message to each server and phase: trees up and answer down are one call, a report
-is one call, the model is one call. Calls to the two servers go out side by side. What failed on the
-way is sent again, always the same bytes, until the policy's time is over. Only a fetch without a
-round is sent once: its keys are good for one answer, and who wants another makes new ones.
+A client sends one message to each server and phase. Trees up and answer down are one call, a report
+is one call, the model is one call. Calls to the two servers go out side by side. The client repeats
+a call that failed on the way, always with the same bytes, until the policy's time is over. It sends
+only a fetch without a round once: its keys serve one answer, and another answer needs new keys.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from torchfsl.submodel.plan_fields import check_number
 log = logging.getLogger("torchfsl.service.remote")
 
 _TELL_SECONDS: Final = 30.0
-"""How often who waits says so."""
+"""Seconds between two log lines of a client that waits."""
 
 
 class RemoteTransport:
@@ -240,7 +240,7 @@ class Connection(Closing):
 
     Attributes:
         plan: of the task, equal at both servers and bound to their authorities.
-        client: takes part in rounds; see `torchfsl.Client`.
+        client: participates in rounds; see `torchfsl.Client`.
         links: the calls made and their counts.
     """
 
@@ -252,7 +252,7 @@ class Connection(Closing):
         outbox: Path | None,
         require: ClientPolicy,
     ) -> None:
-        """Register: one call to each server, which refuses another wire version by itself."""
+        """Register: one call to each server, which refuses clients of another wire version."""
         self.links = links
         self.plan, source = fetch_plan(links, files, require)
         plan = self.plan.digest.hex()
@@ -321,10 +321,10 @@ class Connection(Closing):
         return self.links.common_model()
 
     def fetch(self, rows: Mapping[str, npt.ArrayLike]) -> Fetched:
-        """The model as it was applied last; see `Client.fetch`. Rounds go on beside it.
+        """The model as it was applied last; see `Client.fetch`. Rounds go on meanwhile.
 
         Raises:
-            NotReady, Overloaded: not now; the next call is a new fetch.
+            NotReady, Overloaded: not possible now; the next call is a new fetch.
         """
         return self.client.fetch(rows)
 

@@ -53,7 +53,7 @@ def user_path(text: str) -> Path:
 
 
 def bound_socket(text: str, setting: str = "") -> socket.socket:
-    """A TCP socket bound to an address, which does not listen yet; `[::]` takes IPv4, too.
+    """A TCP socket bound to an address, which does not listen yet; `[::]` also takes IPv4.
 
     An error begins with the name of the `setting` that has the address, if one is given.
 
@@ -85,7 +85,7 @@ def bound_socket(text: str, setting: str = "") -> socket.socket:
 
 
 def group_of(host: str) -> str:
-    """What is counted as one: an IPv4 address, the /64 of an IPv6 one."""
+    """Addresses that count as one caller: an IPv4 address, or the /64 of an IPv6 address."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)

@@ -1,12 +1,12 @@
-"""What both ends of a call agree on: method names, chunks, versions, errors.
+"""Rules that both ends of a call share: method names, chunks, versions, errors.
 
-Calls may follow one another on one stream, the method CONVERSE: a request begins with the name of
-its method and a line break, and request and answer each end with the first chunk that is shorter
-than 1 MiB. A refusal ends the stream.
+Calls may follow one another on one stream, the method CONVERSE. A request begins with the name of
+its method and a line break. Request and answer each end with the first chunk that is shorter than
+1 MiB. A refusal ends the stream.
 
-A message travels as a stream of chunks of at most 1 MiB. The first chunk holds the whole header, by
-which a server refuses a message before the rest arrives. Requests that are no protocol messages are
-small JSON objects. Every call carries the versions of its sender as metadata.
+A message travels as a stream of chunks of at most 1 MiB. The first chunk holds the whole header, so
+that a server can refuse a message before the rest arrives. Requests that are not protocol messages
+are small JSON objects. Every call carries the versions of its sender as metadata.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def unreachable(details: str, peer: str) -> NotReady:
 
 
 def _of_tls(details: str) -> str:
-    """What a failed handshake means, or empty; gRPC's own words are behind it."""
+    """Meaning of a failed handshake, with gRPC's text behind it; empty if it is unknown."""
     if not details.startswith("failed to connect"):
         return ""
     if "certificate has expired" in details:
@@ -155,7 +155,7 @@ def _of_tls(details: str) -> str:
 
 
 def metadata() -> tuple[tuple[str, str], ...]:
-    """What goes with every call."""
+    """Versions that every call carries."""
     return ((_WIRE, str(WIRE_VERSION)), (_LIBRARY, __version__))
 
 

@@ -64,7 +64,7 @@ _OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where a party's key, certificate and the task's authorities lie.
+    """Paths of a party's key and certificate, and of the task's authorities.
 
     Attributes:
         certificate: this party's, PEM.
@@ -141,11 +141,11 @@ class TlsFiles:
 
     @property
     def seal_certificate(self) -> Path:
-        """A server's certificate for seals; its key lies beside it."""
+        """A server's certificate for seals; its key lies in the same folder."""
         return self.certificate.with_stem(f"{self.certificate.stem}-seal")
 
     def seal_pair(self) -> tuple[SealKey, bytes]:
-        """A server's key for seals and its certificate: `server-0-seal.*` beside `server-0.pem`."""
+        """A server's key for seals and its certificate, `server-0-seal.*` by `server-0.pem`."""
         certificate = self.seal_certificate
         key = _read(certificate.with_suffix(".key"), SealKey.from_pem)
         return key, read_certificates(certificate)

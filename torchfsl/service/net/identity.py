@@ -1,14 +1,14 @@
-"""Who a certificate speaks for, and how the servers' identities enter every digest.
+"""Parties that certificates stand for, and how the servers' identities enter every digest.
 
-Each server has a certificate authority of its own, clients have a third one. A certificate names
-its holder in a URI: `torchfsl:server:0`, `torchfsl:client:17`, `torchfsl:owner` (who sets up tasks
-and opens rounds). Only server p's authority can vouch for server p, so that neither operator can
-pose as the other. A plan's session number is a hash over both authorities and a nonce, and the
-plan's digest is in every message: messages for servers of other authorities do not fit.
+Each server has a separate certificate authority, clients have a third one. A certificate names its
+holder in a URI: `torchfsl:server:0`, `torchfsl:client:17`, `torchfsl:owner` (the coordinator, which
+sets up tasks and opens rounds). Only server p's authority can vouch for server p, so that neither
+operator can pose as the other. A plan's session number is a hash over both authorities and a nonce.
+The plan's digest is in every message, so messages for servers of other authorities do not fit.
 
 A server's authority also signs its *sealing certificate* (`torchfsl:server:0:seal`), whose key
-opens what clients seal to that server. It is no TLS key: what ends TLS for a server needs not have
-it. The plan names both keys.
+opens the seeds that clients seal to that server. This key is not a TLS key, so a program that ends
+TLS for a server does not need it. The plan names the sealing keys of both servers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NotAdmitted(NotAllowed):
 
 
 class Role(Enum):
-    """Who takes part."""
+    """Kinds of parties."""
 
     SERVER = "server"
     CLIENT = "client"

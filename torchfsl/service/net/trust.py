@@ -47,14 +47,14 @@ class Trust:
 
     Args:
         files: with the authorities.
-        deny: the deny list, see `read_deny_list`; None for nobody.
+        deny: the deny list, see `read_deny_list`; None denies no one.
         is_issued: whether a client's number belongs to an issuer of tokens.
 
     Attributes:
         is_stale: a file has changed and cannot be read; for a metric.
 
     Raises:
-        ParameterError: a file cannot be read, or says nothing valid.
+        ParameterError: a file cannot be read, or its content is not valid.
     """
 
     def __init__(
@@ -71,10 +71,11 @@ class Trust:
         self.is_stale = False
 
     def identify(self, pem: bytes) -> Identity:
-        """Whom a peer's certificate, which TLS has checked, stands for.
+        """The party that a peer's certificate, which TLS has checked, stands for.
 
         Raises:
-            NotAllowed: nobody, or somebody on the deny list.
+            NotAllowed: the certificate stands for no party, for one on the deny list, or for a
+                client whose number belongs to an issuer of tokens.
         """
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
             self.look()
@@ -133,7 +134,7 @@ class Trust:
 
 
 def read_deny_list(path: Path | None) -> frozenset[str]:
-    """Who is shut out, one a line; what follows a # is a remark.
+    """Denied parties, certificates, keys and tokens, one per line; a remark begins with #.
 
         torchfsl:client:17       # a client, whatever its certificate
         torchfsl:owner           # every coordinator
@@ -188,7 +189,7 @@ def fingerprint(pem: bytes) -> str:
 
 
 def stamp_of(path: Path) -> tuple[int, int, int]:
-    """What changes when a file is written or replaced."""
+    """Values that change when a file is written or replaced: time, size and inode."""
     stat = path.stat()
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
@@ -231,7 +232,7 @@ class Validity:
 
     @property
     def expired(self) -> str:
-        """Why nobody gets in any more, or empty."""
+        """Reason why no caller can connect any more, or empty."""
         path, left = self.first
         return f"{path} has EXPIRED: renew it; nothing has to be restarted" if left < 0 else ""
 

@@ -57,7 +57,7 @@ class Door:
 
     Attributes:
         inside: path of gRPC's socket.
-        guests: who is connected.
+        `guests`: the connections.
         dropped: connections that were dropped or never had a caller, by why.
 
     Raises:
@@ -201,7 +201,7 @@ class Door:
         self._turns.wait(guest.group, is_there, begin)
 
     def _begin(self, guest: Guest) -> None:
-        """The first bytes are here: connect to gRPC, under the guest's name."""
+        """The first bytes are here: connect to gRPC, under the name of the connection."""
         guest.steps = 1
         inside = socket.socket(socket.AF_UNIX)
         try:
@@ -229,9 +229,10 @@ class Door:
     # --- who goes -----------------------------------------------------------------------------
 
     def gone(self, guest: Guest) -> None:
-        """A connection has ended by itself; a stranger's, perhaps for want of a certificate.
+        """Close a connection after one of its ends has closed; count it if it has no caller.
 
-        A caller that leaves after the handshake has read this server's certificate, as all do.
+        A connection that leaves after the handshake has read this server's certificate, as all
+        callers do. Another connection without a caller perhaps lacks a certificate.
         """
         if self.guests.leave(guest):
             if guest.caller is None and guest.has_left and guest.steps == 2:

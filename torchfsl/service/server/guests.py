@@ -1,12 +1,13 @@
-"""Who has a connection: strangers by address, callers by certificate, and who has to go for whom.
+"""Connections, by address or by the caller's certificate, and which one makes room.
 
-Until a call of a certified caller is admitted, a connection is a *stranger*. There are at most
-`handshakes` of them, `handshakes_per_address` of one address (IPv6: of one /64). A newcomer takes
-the place of a stranger of its own address, or of the address that has most: of one that has said
-nothing, else of one that has not answered gRPC's part of the handshake, the oldest first. So who
-is quick gets in, and who fills the door with silence fills its own part of it. A connection with a
-caller counts to the caller's certificate; where there are too many, the client's goes that has been
-idle longest, and it connects again when it has something to say.
+A connection is *unknown* until a call of a certified caller is admitted. There are at most
+`handshakes` unknown connections, and `handshakes_per_address` of one address (IPv6: of one /64). A
+newcomer takes the place of an unknown connection of the same address, or of the address that has
+most. Connections that have sent nothing go first, then those that have not answered gRPC's part of
+the handshake, the oldest first. So a quick caller gets in, and an address with silent connections
+fills only its part of the door. A connection with a caller counts to the caller's certificate. If
+there are too many, the client's connection that has been idle longest goes, and the client connects
+again when it has something to send.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class GuestBook:
         return len(self._guests) - self.num_strangers
 
     def find(self, name: str) -> Guest | None:
-        """Who has this name, if still there."""
+        """The connection with this name, if it is still there."""
         return self._guests.get(name)
 
     def everybody(self) -> list[Guest]:
@@ -73,7 +74,7 @@ class GuestBook:
         return list(self._guests.values())
 
     def in_the_way(self, group: str) -> tuple[Guest, str] | None:
-        """Who has to go before one more of an address may come, and why; None for nobody."""
+        """The connection that makes room for one more of an address, and why; or None."""
         if len(self._strangers.get(group, ())) >= self._limits.handshakes_per_address:
             return _oldest(self._strangers[group].values()), "address"
         if self.num_strangers >= self._limits.handshakes:
@@ -81,22 +82,22 @@ class GuestBook:
         return None
 
     def most_crowding(self) -> Guest:
-        """Of the address that has most strangers, the one to go first."""
+        """The connection to go first, of the address that has most unknown connections."""
         most = max(self._strangers.values(), key=len)
         return _oldest(most.values())
 
     def arrive(self, guest: Guest) -> None:
-        """A stranger has come."""
+        """Add a connection, which has no caller yet."""
         self._guests[guest.name] = guest
         self._strangers.setdefault(guest.group, {})[guest.name] = guest
 
     def in_the_way_of(self, caller: Identity) -> tuple[Guest, str] | None:
-        """Who has to go before one more connection of a caller is known, and why.
+        """The connection that makes room for one more of a caller, and why; or None.
 
-        Servers and the coordinator are never too many.
+        Only connections of clients are limited.
 
         Raises:
-            Overloaded: there are too many, and all have calls under way.
+            Overloaded: there are too many connections, and all have calls under way.
         """
         if caller.role is not Role.CLIENT:
             return None
@@ -109,7 +110,7 @@ class GuestBook:
         return None
 
     def admit(self, guest: Guest, caller: Identity) -> None:
-        """A stranger has a caller now."""
+        """Give a connection its caller."""
         self._forget_stranger(guest)
         guest.caller = caller
 
@@ -125,7 +126,7 @@ class GuestBook:
 
 
 def _oldest(strangers: Iterable[Guest]) -> Guest:
-    """The oldest of those that are least far."""
+    """The oldest of the connections that have fewest `steps`."""
     return min(strangers, key=lambda guest: guest.steps)
 
 

@@ -46,16 +46,12 @@ def all_methods(
     certificate: Callable[[], bytes],
     audits: AuditDesk,
 ) -> Mapping[Role | None, Methods]:
-    """By role, what it may call; under None what the server's own certificate may.
+    """Methods that each role may call; under None those of the server's own certificate.
 
-    Args:
-        station: the server.
-        relays: on the way to the other server.
-        desk: of fetches.
-        side: what leads the rounds at server 0, and what follows at server 1.
-        certificate: the server's sealing certificate as it is now, PEM; that of its signing key
-            stands behind it.
-        audits: of auditors.
+    `station` is the server, and `relays` are on the way to the other server. `desk` is that of
+    fetches, `audits` that of auditors. `side` leads the rounds at server 0, and follows at server
+    1. `certificate` gives the server's sealing certificate as it is now, PEM; the certificate of
+    its signing key stands behind it.
     """
     common = _Everybody(station, certificate).methods()
     return {

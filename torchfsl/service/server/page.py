@@ -38,7 +38,7 @@ class Overview:
     """The status page of a running server. Made in its event loop, asked from other threads.
 
     Args:
-        station: the server.
+        `station`: the server.
         link: to the other one.
         observer: counts calls and bytes.
     """

@@ -29,7 +29,7 @@ class Passage:
     """The sockets of a connection: outside alone at first, then both ends of the way to gRPC.
 
     Args:
-        guest: the connection's entry.
+        `guest`: the connection's entry.
         outside: socket of the caller.
         timer: drops the connection if no caller has called in time.
         ended: called when an end has closed; it is to call `close`.

@@ -67,7 +67,7 @@ class ServeSettings:
         grpc_health: `HOST:PORT` of the gRPC health protocol; empty for none.
         node: limits of the state.
         limits: limits of the traffic.
-        witness: see `Storage`.
+        `witness`: path of the rollback counter, see `Storage`.
         deny: the deny list; None denies no one.
         engine: where its evaluation runs.
         web: the HTTPS door; None for none.

@@ -32,7 +32,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Admits a caller, finds the method of its role, and counts the call.
 
     Args:
-        station: the server.
+        `station`: the server.
         trust: who may call.
         methods: by role; under None what this server's own certificate may call.
         observer: receives every call.

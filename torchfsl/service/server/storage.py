@@ -80,7 +80,7 @@ class Storage:
         party: 0 or 1.
         folder: made when missing; no other user may read it.
         settings: limits.
-        witness: file outside the folder, see `Witness`; beside it by default.
+        `witness`: rollback counter outside the folder, see `Witness`; next to it by default.
 
     Attributes:
         ledger: task, rounds and their steps.
@@ -90,9 +90,9 @@ class Storage:
         ends_unclean: how often the server has ended without `close`: killed, or as its disk failed.
 
     Raises:
-        ParameterError: the folder belongs to another party, or the witness lies in it.
-        LedgerError: the folder is damaged, or older than its witness.
-        OSError, sqlite3.Error: it cannot be read or written.
+        ParameterError: the folder belongs to another party, or contains the rollback counter.
+        LedgerError: the folder is damaged, or older than its rollback counter.
+        OSError, sqlite3.Error: the folder cannot be read or written.
     """
 
     def __init__(

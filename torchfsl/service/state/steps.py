@@ -1,32 +1,33 @@
-"""The steps of a round between the servers, and the states that they lead a server through.
+"""Steps of a round between the servers, and the states that they lead a server through.
 
-In a step each server says one message of the same kind to the other. It stores its own before it
-is sent, and the other's before it counts. Server 0 asks and server 1 answers, so both go through
-the same table; a server reads the other's message of a step only once its own is fixed.
+In a step each server sends one message of the same kind to the other. A server stores its message
+before it sends it, and the other's message before that message counts. Server 0 asks and server 1
+answers, so both go through the same table. A server reads the other's message of a step only once
+its own message is fixed.
 
     step          before     own is stored   the peer's counts   what is new on disk
     ROUND_STATE              OPENING         OPEN                the number, our model's digest
-    REPORT_SET    OPEN       CLOSED          AGREED              our coin and list; our folds
+    REPORT_SET    OPEN       CLOSED          AGREED              our coin and list, then our folds
     VERDICTS      AGREED     AGREED          VERIFIED            the peer's folds: who passed
     SHARE_COMMIT  VERIFIED   COMMITTED       REVEALED            our share with its noise, our salt
     SHARE         REVEALED   REVEALED        OPENED              the peer's share
 
-Where `min_contributors` is above 1 the counts are opened before the values:
+If `min_contributors` is above 1, the servers open the counts before the values:
 
-    SHARE_COMMIT  VERIFIED   COMMITTED       COUNTED             our share and salt; our counts
-    COUNTS        COUNTED    COUNTED         REVEALED            the peer's counts; our rows
+    SHARE_COMMIT  VERIFIED   COMMITTED       COUNTED             our share and salt, then our counts
+    COUNTS        COUNTED    COUNTED         REVEALED            the peer's counts, then our rows
 
-Under an audit the auditors are heard between SHARE_COMMIT and what comes after it. AUDIT_PASS comes
-from the other server's auditor and is the only step without a message of this server:
+Under an audit the auditors act between SHARE_COMMIT and the step after it. AUDIT_PASS comes from
+the other server's auditor and is the only step without a message of this server:
 
     SHARE_COMMIT  VERIFIED   COMMITTED       AUDITING            our share, our sealed transcript
     AUDIT_PASS    AUDITING                   as SHARE_COMMIT     the pass for the other server
 
 The states are those of `torchfsl.fsl.server.states`, whose table has the methods of `Server` that
-lead through them; but in OPENED a `Server` is idle again. OPENED ends as APPLIED once the next
-model is on disk. A failure ends a round as UNOPENED, and so can its coordinator before REVEALED.
-A step is taken only once all before it count; one that is refused leaves nothing behind. A round
-that ends after REVEALED counts as opened, whatever its end: its share may have left.
+lead through them. In OPENED, however, a `Server` is idle again. OPENED ends as APPLIED once the
+next model is on disk. A failure ends a round as UNOPENED, and so can its coordinator before
+REVEALED. A server takes a step only once all earlier steps count. A refused step leaves nothing
+behind. A round that ends after REVEALED counts as opened, because its share may have left.
 """
 
 from __future__ import annotations

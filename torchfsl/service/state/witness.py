@@ -1,13 +1,13 @@
 """How far a state has come, in a small file outside its folder.
 
-Who puts an older copy of a state folder in place, of one server or of both, makes the servers
-forget what they have said; a round that was opened could be opened again over other reports, and
-two such sums differ by the updates of single clients. The other server notices a copy at one of
-them, and nothing inside the folders can notice copies at both. So each change of the ledger is
-counted, and its number is kept here, where a copy of the folder does not reach: a ledger behind its
-witness is refused.
+A person who puts an older copy of a state folder in place, of one server or of both, makes the
+servers forget their messages. A round that was opened could then be opened again over other
+reports, and two such sums differ by the updates of single clients. If one server has a copy, the
+other server notices. If both have copies, nothing inside the folders can notice. So each change of
+the ledger is counted, and its number is kept here, where a copy of the folder does not reach. The
+server refuses a ledger that is behind its rollback counter.
 
-The file is two records of 512 bytes, written in turn, so that one is whole whatever happens:
+The file is two records of 512 bytes, written in turn, so that one is always whole:
 
     0  magic "TFSW"    4  identity of the ledger    20  generation    28  CRC-32 of the rest
 """

@@ -1,1 +1,1 @@
-"""An app whose clients record what they send, and fail where they are told to."""
+"""An app whose clients record their updates, and fail as the run's configuration demands."""

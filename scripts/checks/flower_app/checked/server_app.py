@@ -56,7 +56,7 @@ class _Counted(SubmodelAveraging):
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Two rounds; what fails is written down, too."""
+    """Run two rounds; write down the results or, in the file `failed`, the error."""
     try:
         _run(grid, context)
     except Exception as error:
