@@ -96,6 +96,6 @@ def test_a_weight_out_of_range_is_answered_by_a_report_in_sessions_too(weight: i
 def test_plain_servers_refuse_sessions_by_name() -> None:
     fed, data = made()
     servers = fed.local_servers(protocol="plain")
-    with pytest.raises(ParameterError, match="needs servers of the protocol fsl"):  # noqa: SIM117
+    with pytest.raises(ParameterError, match="do not run the protocol fsl"):  # noqa: SIM117
         with servers.round(), fed.round(servers, 0):
             train(fed.model, fed.hooks.optimizers[0], data[0])

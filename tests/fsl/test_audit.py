@@ -60,11 +60,11 @@ def test_an_audit_of_another_kind_is_unknown() -> None:
 def test_parties_take_auditors_that_they_have_pinned_and_no_others() -> None:
     ANY.check(PLAIN)
     for pinned in ((), PLAN.auditors[::-1]):
-        with pytest.raises(ParameterError, match=r"auditors is .*; the floor auditors pins"):
+        with pytest.raises(ParameterError, match=r"auditors is .*; the floor 'auditors' pins"):
             dataclasses.replace(ANY, auditors=pinned).check(PLAN)
     pinned = dataclasses.replace(ANY, auditors=PLAN.auditors, audited=True)
     pinned.check(PLAN)
-    with pytest.raises(ParameterError, match="audit is 'none'; the floor audited wants 'open'"):
+    with pytest.raises(ParameterError, match="audit is 'none'; the floor 'audited' wants 'open'"):
         pinned.check(PLAIN)
 
 

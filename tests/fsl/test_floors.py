@@ -33,23 +33,31 @@ def noisy(sigma: int) -> Plan:
 @pytest.mark.parametrize(
     ("plan", "floor", "text"),
     [
-        (mixed_plan(secure=False), {"verified": True}, "check_bytes is 0; the floor verified"),
-        (mixed_plan(), {"min_clients": 2}, "min_clients is 1; the floor min_clients wants 2"),
+        (mixed_plan(secure=False), {"verified": True}, "check_bytes is 0; the floor 'verified'"),
+        (mixed_plan(), {"min_clients": 2}, "min_clients is 1; the floor 'min_clients' wants 2"),
         (mixed_plan(), {"min_contributors": 2}, "min_contributors is 1; .* wants 2 or more"),
-        (mixed_plan(), {"max_k": 3}, r"'table': k_max is 4; the floor max_k allows 3"),
-        (mixed_plan(lane="count"), {"lanes": ("none",)}, r"lane is 'count'; the floor lanes"),
-        (mixed_plan(), {"max_rounds": 9}, "max_rounds is unbounded; the floor max_rounds allows 9"),
+        (mixed_plan(), {"max_k": 3}, r"'table': k_max is 4; the floor 'max_k' allows 3"),
+        (mixed_plan(lane="count"), {"lanes": ("none",)}, r"lane is 'count'; the floor 'lanes'"),
+        (
+            mixed_plan(),
+            {"max_rounds": 9},
+            "max_rounds is unbounded; the floor 'max_rounds' allows 9",
+        ),
         (dataclasses.replace(mixed_plan(), max_rounds=10), {"max_rounds": 9}, "max_rounds is 10"),
-        (mixed_plan(), {"noise_multiplier": 0.1}, "noise_sigma is 0, .*the floor noise_multiplier"),
+        (
+            mixed_plan(),
+            {"noise_multiplier": 0.1},
+            "noise_sigma is 0, .*the floor 'noise_multiplier'",
+        ),
         (noisy(99), {"noise_multiplier": 1.0}, "over sensitivity 0.99; .* wants 1"),
-        (mixed_plan(), {"sealed": True}, "server_keys is empty; the floor sealed"),
+        (mixed_plan(), {"sealed": True}, "server_keys is empty; the floor 'sealed'"),
         (mixed_plan(), {"joint_coin": True}, "hash_seed is one party's choice; .*joint_coin"),
-        (mixed_plan(), {"plans": ("00" * 32,)}, "digest is [0-9a-f]{64}; the floor plans"),
-        (mixed_plan(), {"authorities": ("00" * 32, "11" * 32)}, "the floor authorities pins"),
+        (mixed_plan(), {"plans": ("00" * 32,)}, "digest is [0-9a-f]{64}; the floor 'plans'"),
+        (mixed_plan(), {"authorities": ("00" * 32, "11" * 32)}, "the floor 'authorities' pins"),
         (
             make_plan(make_segment("t", "rows", (9, 2), k_max=2, tau=2, theta=3), max_epochs=4),
             {"max_epochs": 3},
-            "max_epochs is 4; the floor max_epochs allows 3",
+            "max_epochs is 4; the floor 'max_epochs' allows 3",
         ),
     ],
 )
@@ -102,13 +110,13 @@ def test_a_floor_on_epsilon_is_that_of_the_whole_task(
     plan = privacy.calibrate(plan, epsilon=epsilon, delta=1e-6, rounds=60, **limits)
     dataclasses.replace(ANY, max_epsilon=epsilon).check(plan)
     for floor in ({"max_epsilon": epsilon * 0.999}, {"max_epsilon": epsilon, "max_delta": 9e-7}):
-        with pytest.raises(ParameterError, match="the floor max_epsilon wants"):
+        with pytest.raises(ParameterError, match="the floor 'max_epsilon' wants"):
             dataclasses.replace(ANY, **floor).check(plan)
 
 
 @pytest.mark.parametrize("plan", [mixed_plan(), noisy(1000)])
 def test_a_plan_without_noise_or_an_end_has_no_epsilon(plan: Plan) -> None:
-    with pytest.raises(ParameterError, match="any number of rounds; the floor max_epsilon wants"):
+    with pytest.raises(ParameterError, match="any number of rounds; the floor 'max_epsilon' wants"):
         dataclasses.replace(ANY, max_epsilon=100.0).check(plan)
 
 
@@ -200,7 +208,7 @@ def test_a_policy_file_with_anything_else_is_refused(
 def test_a_client_with_floors_sends_nothing_under_a_plan_below_them() -> None:
     plan = mixed_plan()
     servers = make_servers(plan)
-    with pytest.raises(ParameterError, match="the floor min_clients"):
+    with pytest.raises(ParameterError, match="the floor 'min_clients'"):
         Client(plan, servers, client_id=0, require=dataclasses.replace(ANY, min_clients=2))
     assert Client(plan, servers, client_id=0, require=ANY).plan == plan
 

@@ -324,7 +324,7 @@ def test_noise_that_was_removed_is_told_with_what_it_costs(tmp_path: Path) -> No
         ledger.put_setting("halted", b"the models differ")  # which wipes the noise
         ledger.close()
         assert check_budget(pair.state(1)) == (
-            "rounds spent 0 of 60, reports of clients that count 0, bytes of past noise 0"
+            "rounds spent 0 of 60, reports that count 0, bytes of past noise 0"
         )
 
 

@@ -62,11 +62,11 @@ def task_of(plan: Plan, authorities: Authorities) -> bytes:
 @pytest.mark.parametrize(
     ("floor", "text"),
     [
-        ({"verified": True}, "check_bytes is 0; the floor verified"),
-        ({"min_clients": 2}, "min_clients is 1; the floor min_clients wants 2"),
-        ({"joint_coin": True}, "hash_seed is one party's choice; the floor joint_coin"),
-        ({"plans": ("00" * 32,)}, "the floor plans does not list this plan"),
-        ({"authorities": ("00" * 32, "11" * 32)}, "the floor authorities pins"),
+        ({"verified": True}, "check_bytes is 0; the floor 'verified'"),
+        ({"min_clients": 2}, "min_clients is 1; the floor 'min_clients' wants 2"),
+        ({"joint_coin": True}, "hash_seed is one party's choice; the floor 'joint_coin'"),
+        ({"plans": ("00" * 32,)}, "the floor 'plans' does not list this plan"),
+        ({"authorities": ("00" * 32, "11" * 32)}, "the floor 'authorities' pins"),
     ],
 )
 def test_a_server_refuses_a_task_below_its_floors_and_keeps_the_one_it_has(
@@ -261,8 +261,8 @@ def _wide() -> Plan:
     [
         (dataclasses.replace(mixed_plan(secure=False, min_clients=2), max_rounds=2), "verified"),
         (dataclasses.replace(mixed_plan(), max_rounds=2), "min_clients wants 2"),
-        (mixed_plan(min_clients=2), "max_rounds is unbounded; the floor max_rounds allows 2"),
-        (dataclasses.replace(_wide(), max_rounds=2), "'t': k_max is 5; the floor max_k allows 4"),
+        (mixed_plan(min_clients=2), "max_rounds is unbounded; the floor 'max_rounds' allows 2"),
+        (dataclasses.replace(_wide(), max_rounds=2), "'t': k_max is 5; the floor 'max_k' allows 4"),
     ],
 )
 def test_servers_refuse_a_task_below_their_files_floors(pair: Pair, plan: Plan, text: str) -> None:
@@ -276,7 +276,7 @@ def test_servers_refuse_a_seed_of_one_partys_choice(pair: Pair) -> None:
     with contextlib.closing(Owner(pair.urls, pair.tls, policy=QUICK)) as owner:
         task = owner.bind(_good())
         alone = bind_plan(_good(), owner.files.authorities(), NONCE, task.plan.server_keys)
-        with pytest.raises(DecodeError, match="the floor joint_coin"):
+        with pytest.raises(DecodeError, match="the floor 'joint_coin'"):
             owner.set_up(Task(alone, NONCE), make_state(alone))
         mine = (bytes(32), task.coins[1])
         seeded = dataclasses.replace(task, plan=coin.with_coins(task.plan, mine), coins=mine)

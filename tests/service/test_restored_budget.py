@@ -46,10 +46,10 @@ def test_a_restored_task_refuses_who_came_before_the_backup(
         capsys.readouterr()
         arguments = ["restore", str(file), "--servers", ",".join(pair.urls), "--tls", str(pair.tls)]
         assert main(arguments) == 0
-        assert "rounds spent 2 of 60, reports of clients that count 4" in capsys.readouterr().out
+        assert "rounds spent 2 of 60, reports that count 4" in capsys.readouterr().out
         for party in (0, 1):
             assert check_budget(pair.state(party)).startswith(
-                "rounds spent 2 of 60, reports of clients that count 4"
+                "rounds spent 2 of 60, reports that count 4"
             )
             pair.kill(party)
             pair.start(party)  # what was carried over outlives a crash
@@ -61,7 +61,7 @@ def test_a_restored_task_refuses_who_came_before_the_backup(
         pair.take_part([4])
         pair.close()
         assert check_budget(pair.state(0)).startswith(
-            "rounds spent 3 of 60, reports of clients that count 5"
+            "rounds spent 3 of 60, reports that count 5"
         )
 
 

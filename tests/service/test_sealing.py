@@ -125,7 +125,7 @@ def test_one_kind_of_certificate_is_not_taken_for_another(pair: Pair) -> None:
 
 @pytest.mark.parametrize(
     ("which", "text"),
-    [("none", "the floor sealed"), ("another", "server_keys of the plan expects")],
+    [("none", "the floor 'sealed'"), ("another", "server_keys of the plan expects")],
 )
 def test_servers_refuse_a_task_that_does_not_name_their_key(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, which: str, text: str

@@ -236,5 +236,5 @@ def test_rounds_end_for_a_client_that_has_finished_and_a_round_that_ended_free_i
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as page:
                     assert "Noise and participation at this server" in page.read().decode()
                 assert check_budget(pair.state(0)) == (
-                    "rounds spent 1 of 60, reports of clients that count 2, bytes of past noise 0"
+                    "rounds spent 1 of 60, reports that count 2, bytes of past noise 0"
                 )

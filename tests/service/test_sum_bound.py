@@ -75,7 +75,7 @@ def test_a_sum_that_cannot_be_halts_both_servers_whenever_one_is_killed(
             check_task(node.storage.folder)
         with pytest.raises(ProtocolError, match="halted"):
             node.begin(2)
-        with pytest.raises(ProtocolError, match="no round was opened"):
+        with pytest.raises(ProtocolError, match="no round has an aggregate"):
             node.storage.result_bytes()
     assert duo.digests() == before
     # The way on: a new task from the last model, which needs no leave to replace anything.

@@ -193,7 +193,7 @@ class FixedPoint:
         if worst > self.capacity:
             raise ParameterError(
                 f"the sum of {max_clients} clients of weight up to {max_weight} can reach "
-                f"{worst}, above the {self.ring_bits}-bit ring's limit {self.capacity}: "
+                f"{worst}, above the {self.ring_bits}-bit ring's limit {self.capacity}: use "
                 + " or ".join(self._that_fit(max_clients, max_weight)),
                 code="ring-overflow",
             )
@@ -238,8 +238,8 @@ class FixedPoint:
             )
         if (rounding_key is not None) != (self.rounding == "stochastic"):
             raise ParameterError(
-                "rounding='stochastic' needs a rounding_key, and rounding='nearest' takes no "
-                "rounding_key: add or leave out rounding_key="
+                "rounding='stochastic' needs random bytes (rounding_seed= or rounding_key=), and "
+                "rounding='nearest' takes none: add or leave out this argument"
             )
         num_clipped = 0
         if largest > self.clip:

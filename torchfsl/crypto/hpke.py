@@ -79,5 +79,7 @@ def seal(public: bytes, info: bytes, text: bytes) -> bytes:
     """
     try:
         return _SUITE.encrypt(text, X25519PublicKey.from_public_bytes(public), info=info)
-    except ValueError as error:
-        raise ParameterError(f"{public.hex()} is not a public key: {error}") from None
+    except ValueError:
+        raise ParameterError(
+            f"{public.hex()} is not a public key: use the X25519 key of the server or auditor"
+        ) from None

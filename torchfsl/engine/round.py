@@ -386,8 +386,8 @@ class Round:
         continue_session = getattr(self._client, "continue_session", None)
         if continue_session is None:
             raise ParameterError(
-                "a plan with max_epochs above 1 needs servers of the protocol fsl: connect to "
-                "these servers, or make a plan with max_epochs=1"
+                "the plan has max_epochs above 1, but these servers do not run the protocol fsl: "
+                "use servers that do, or make a plan with max_epochs=1"
             )
         session: RoundSession = continue_session(self.number, indices=indices)
         return session

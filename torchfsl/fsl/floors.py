@@ -216,7 +216,9 @@ class ClientPolicy:
         if coins:
             check_coins(plan, coins)
         elif self.joint_coin:
-            _refuse("hash_seed", "one party's choice", "joint_coin", "wants both servers' coins")
+            _refuse(
+                "hash_seed", "one party's choice", "joint_coin", "wants both servers' randomness"
+            )
 
     def _check_numbers(self, plan: Plan) -> None:
         for name in ("min_clients", "min_contributors"):
@@ -267,5 +269,6 @@ def guarantees(plan: Plan, epsilon: float, delta: float) -> bool:
 
 def _refuse(field: str, value: object, floor: str, demand: str) -> None:
     raise ParameterError(
-        f"the plan's {field} is {value}; the floor {floor} {demand}", code="below-policy"
+        f"the plan's {field} is {value}; the floor '{floor}' {demand}: make a plan that meets it",
+        code="below-policy",
     )

@@ -141,13 +141,16 @@ def guarantee(
     if (sampled and limited) or (sampled_blocks and plan.noise_taps):
         raise ParameterError(
             "torchfsl cannot prove epsilon for sampled= with participation limits: leave out "
-            "sampled=. Nor for BlockSample with noise_taps: calibrate with band=1",
+            "sampled="
+            if sampled and limited
+            else "torchfsl cannot prove epsilon for sampled_blocks= with noise_taps: calibrate "
+            "with band=1",
             code="not-accounted",
         )
     if other_plan is not None and (sampled or sampled_blocks):
         raise ParameterError(
             "torchfsl cannot prove epsilon for sampled= or sampled_blocks= with other_plan=: leave "
-            "out the former, or other_plan= (epsilon is then of this task alone)",
+            "out both of these, or other_plan= (epsilon is then of this task alone)",
             code="not-accounted",
         )
     blocks = _blocks(plan, sampled) if sampled_blocks else None

@@ -70,8 +70,8 @@ class Graph:
         nodes = self.nodes
         if not nodes or nodes[0].op != "input" or nodes[-1].op not in LINEAR:
             raise ParameterError(
-                "expected a network that begins with its input and ends with a linear layer: end "
-                "the network with nn.Linear"
+                "the network does not use its input, or does not end with a linear layer: use the "
+                "input in forward(), and end with nn.Linear"
             )
         if len(nodes[-1].shape) != 1 or len(nodes[-1].inputs) != 1:
             raise ParameterError(

@@ -441,8 +441,8 @@ def audit_file(path: Path, records: Path, key: Path) -> tuple[int, str]:
         raise ParameterError(f"cannot read {error.filename}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ParameterError(
-            f"{records} or {key} is not a file of an auditor ({error}): give --records a file from "
-            "its folder verdicts/, and --key a file from its folder named/"
+            f"{records} or {key} is not a file of an auditor ({error}): give --records a file of "
+            "the auditor's folder 'verdicts', and --key a file of its folder 'named'"
         ) from None
     try:
         found = judged(replayer, number, private, data)

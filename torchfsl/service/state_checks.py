@@ -105,7 +105,7 @@ def check_budget(folder: Path) -> str:
         return "the plan has no noise"
     told = f"rounds spent {opened} of {plan.max_rounds or 'any number'}"
     if (past := past_of(folder, plan, opened)) is not None:
-        told += f", reports of clients that count {len(past.places):,}"
+        told += f", reports that count {len(past.places):,}"
     kept = sum(path.stat().st_size for path in folder.glob("noise-*.ring"))
     goes_on = opened < plan.max_rounds and "halted" not in stored  # else the noise is wiped
     if plan.noise_taps and kept < ring_bytes(plan) and goes_on:

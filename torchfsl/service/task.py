@@ -51,7 +51,7 @@ class Past:
             raise DecodeError("the list of past reports lacks the client or round of a report")
         if index < 0 or (len(places) and not 0 <= places.min() <= places.max() < index):
             raise DecodeError(
-                f"the list of past reports has a round outside 0 to {index - 1}, the rounds so far"
+                f"the list of past reports has a round that is not among the {max(index, 0)} so far"
             )
         return cls(index, clients, places)
 

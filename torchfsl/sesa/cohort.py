@@ -88,9 +88,13 @@ class Cohort:
         """A cohort that the plan allows; see `decode`."""
         numbers = [member.client for member in members]
         if any(a >= b for a, b in itertools.pairwise(numbers)):
-            raise DecodeError("expected the clients of a cohort in increasing order")
+            raise DecodeError(
+                "the server sent the clients of the cohort out of order: sort them by number"
+            )
         if any(member.width >= len(plan.widths) for member in members):
-            raise DecodeError("a client of the cohort has a width that is not in the plan")
+            raise DecodeError(
+                "the cohort from the server has a client with a width that the plan does not list"
+            )
         cohort = cls(plan, tuple(members))
         plan.check_members(cohort.counts())
         return cohort

@@ -70,8 +70,8 @@ def check_finite(tensors: Mapping[str, Array], what: str, kind: Download) -> Non
             why = ": load an earlier model at the servers"
             if kind == "float16" and not np.isnan(values).any():
                 why = (
-                    ", and download='float16' ends at 65504: make a plan with download='bfloat16' "
-                    "or 'full'"
+                    " in float16, whose largest value is 65504: make a plan with "
+                    "download='bfloat16' or 'full'"
                 )
             raise ProtocolError(
                 f"the model's {what}{name!r} has NaN or infinite values{why}",

@@ -124,8 +124,8 @@ class OptimizerSettings:
         wanted |= set(optimizer.state())  # of a fresh one: what belongs to no tensor
         if set(moments) != wanted or not names <= set(tensors):
             raise DecodeError(
-                f"the state does not fit the server optimizer {self.name} and this model: load a "
-                "state that servers with both have saved",
+                f"the state does not fit the server optimizer {self.name} and this model: load the "
+                "state of servers with this optimizer and this model",
                 code="optimizer-state",
             )
         for name, value in moments.items():

@@ -128,6 +128,6 @@ def check_clients(plan: SubmodelPlan, rounds: int, count: int, apart: int, clien
         ways += ["more clients", f"or a higher max_participations{lower}"]
         raise ParameterError(
             f"{clients} clients cannot fill {rounds} rounds of {each} with max_participations="
-            f"{count} and min_separation={apart}: choose one of {', '.join(ways)}",
+            f"{count} and min_separation={apart}. Remedies: {', '.join(ways)}",
             code="participation-limit",
         )

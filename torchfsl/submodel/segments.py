@@ -178,11 +178,10 @@ class Segment:
     def _check_subset(self, where: str) -> None:
         if not self.subset:
             return
-        if self.is_dense or set(map(type, self.subset)) != {int}:
-            raise ParameterError(
-                f"{where}: a subset has whole numbers, and a dense segment has no subset: pass a "
-                "tuple of int, or leave out subset"
-            )
+        if self.is_dense:
+            raise ParameterError(f"{where} is dense and has a subset: leave out subset")
+        if set(map(type, self.subset)) != {int}:
+            raise ParameterError(f"{where}: its subset has other values than int: pass ints")
         if not 0 <= self.subset[0] <= self.subset[-1] < self.index_space or any(
             low >= high for low, high in itertools.pairwise(self.subset)
         ):

@@ -78,12 +78,15 @@ def _table(
                 f"writer {name!r} in {source}: expected numbers in x and y, got another value "
                 f"({type(error).__name__}: {error})"
             ) from error
-        fits = x.shape == (len(y), SIDE * SIDE) and bool(((x >= 0) & (x <= 1)).all())
-        if not fits or (len(y) and not 0 <= y.min() <= y.max() < classes):
+        if x.shape != (len(y), SIDE * SIDE):
             raise DataError(
-                f"writer {name!r} in {source}: expected {SIDE * SIDE} numbers from 0 to 1 and a "
-                f"class from 0 to {classes - 1} per picture, got x of shape {x.shape} and "
-                f"{len(y)} labels in y: leave this writer out"
+                f"writer {name!r} in {source}: x has shape {x.shape}, expected {SIDE * SIDE} "
+                f"numbers for each of the {len(y)} labels in y: leave this writer out"
+            )
+        if not ((x >= 0) & (x <= 1)).all() or (len(y) and not 0 <= y.min() <= y.max() < classes):
+            raise DataError(
+                f"writer {name!r} in {source}: x has a number outside 0 to 1, or y a class outside "
+                f"0 to {classes - 1}: leave this writer out"
             )
         pixels.append(np.rint(255 * x).astype(np.uint8).reshape(-1, 1, SIDE, SIDE))
         labels.append(y)

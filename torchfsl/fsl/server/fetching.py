@@ -128,7 +128,7 @@ class Fetches:
         fetch = self._complete(client)
         if (kind is Kind.FETCH_MODEL) != (client % 2 == self._party):
             raise RejectedSubmission(
-                f"for client {client}, the other server answers {kind.name}: send it there"
+                f"this server does not send {kind.name} to client {client}: ask the other server"
             )
         del self._under_way[client]
         if self._model is None:

@@ -71,8 +71,7 @@ class Norms:
             if norm > most:
                 names, times = ", ".join(s.name for s in segments), math.sqrt(norm / most)
                 raise ProtocolError(
-                    f"{LIED}: the aggregate of {names} has {times:.3g} times the largest norm of "
-                    f"{num_clients} proven reports. Nothing is applied, the task halts: see the "
-                    "page 'Incidents'",
+                    f"{LIED}: the aggregate of {names} has {times:.3g} times the largest norm that "
+                    f"{num_clients} proven reports allow. The task halts: start a new task",
                     code="sum-beyond-bound",
                 )

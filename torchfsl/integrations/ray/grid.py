@@ -167,7 +167,7 @@ class Shards:
             try:
                 return self.grid.get(self.grid.send(shard, method, *arguments))
             except ShardLost as error:
-                log.warning("the cluster lost shard %d in %s(): %s", shard, method, error)
+                log.warning("the cluster lost shard %d: %s", shard, error)
         raise EngineLost(
             f"the cluster lost shard {shard} {ATTEMPTS} times in {method}(): see the logs of Ray"
         )

@@ -245,7 +245,7 @@ def decode_request(data: bytes, **kinds: type[Any] | range) -> dict[str, Any]:
     Raises:
         DecodeError: if the data are not such a request.
     """
-    what = f"a request with the fields {sorted(kinds)}" if kinds else "a request without fields"
+    what = f"a request with the fields {sorted(kinds)}" if kinds else "a request without fields, {}"
     fields = json_object(data, MAX_REQUEST_BYTES, what)
     if set(fields) != set(kinds):
         raise DecodeError(f"expected {what}, got {sorted(fields)[:9]}")

@@ -157,8 +157,8 @@ def _read(path: Path) -> tuple[Listed, ...]:
 def _listed(entry: Any, path: Path) -> Listed:
     if not isinstance(entry, dict) or set(entry) != _FIELDS:
         raise ParameterError(
-            f"expected exactly the settings {', '.join(sorted(_FIELDS))} in each [[issuer]] of "
-            f"{path}"
+            f"each [[issuer]] in {path} needs exactly {', '.join(sorted(_FIELDS))}: add the "
+            "settings that are missing, and remove others"
         )
     name, key, share, counts = (entry[n] for n in ("name", "key", "share", "counts"))
     check_name(name)

@@ -273,7 +273,9 @@ class Issuer:
                 read(token, lambda _: self._key.public_key().public_bytes_raw())
         except NotAdmitted as error:
             why = str(error).partition(": ask")[0]
-            raise ParameterError(f"{why}: change this argument", code="out-of-range") from None
+            raise ParameterError(
+                f"servers would refuse this token: {why}", code="out-of-range"
+            ) from None
         return made[0], made[1]
 
     def sign(self, claims: dict[str, Any]) -> str:

@@ -119,7 +119,7 @@ class Trust:
             return
         self._authorities, self._denied = authorities, denied
         self.is_stale = False
-        log.info("the server has read who may call again", extra={"count": len(denied)})
+        log.info("the server has reloaded the list of who may call", extra={"count": len(denied)})
 
     def _now(self) -> tuple[tuple[int, int, int], ...]:
         files = [*self._files.server_authorities, self._files.clients_authority]

@@ -174,7 +174,7 @@ class Wire:
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
-            raise DecodeError(f"expected a request of HTTP/1.1: {error}") from None
+            raise DecodeError(f"the request is not valid HTTP/1.1: {error}") from None
 
     async def _more(self, size: int = PIECE_BYTES) -> None:
         try:

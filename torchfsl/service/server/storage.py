@@ -166,7 +166,9 @@ class Storage:
         try:
             return (self.folder / "opened.fsl").read_bytes()
         except FileNotFoundError:
-            raise ProtocolError("no round was opened yet") from None
+            raise ProtocolError(
+                "no round has an aggregate yet: wait until a round has ended with one"
+            ) from None
 
     # --- the task -----------------------------------------------------------------------------
 

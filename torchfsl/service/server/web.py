@@ -316,7 +316,8 @@ class WebDoor:
         if request.method != "POST" or name == request.target or name not in self._methods:
             got = f"{request.method[:20]} {request.target[:80]}"
             raise DecodeError(
-                f"expected a call such as POST {_PREFIX}Info, got {got}", code="unknown-call"
+                f"the HTTPS door has no call {got}: use its calls, such as POST {_PREFIX}Info",
+                code="unknown-call",
             )
         if request.length is None:
             raise DecodeError(

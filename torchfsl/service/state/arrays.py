@@ -61,7 +61,7 @@ def decode(data: bytes | memoryview) -> tuple[dict[str, Array], dict[str, Any]]:
         )
     end = len(view) - _DIGEST_BYTES
     if size > min(_MAX_JSON, end - _HEADER.size):
-        raise DecodeError("stored arrays: the description is longer than the data")
+        raise DecodeError("stored arrays: the header is longer than the data")
     if hashlib.sha256(view[:end]).digest() != view[end:]:
         raise DecodeError("stored arrays: the data is damaged, because its digest does not fit")
     start = _HEADER.size + size
@@ -88,7 +88,7 @@ def _description(text: bytes) -> tuple[list[tuple[str, str, tuple[int, ...]]], d
         described, meta = fields["arrays"], fields["meta"]
         found = [(name, dtype, tuple(shape)) for name, dtype, shape in described]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DecodeError(f"stored arrays: the description is invalid ({error})") from error
+        raise DecodeError(f"stored arrays: the header is invalid ({error})") from error
     for name, dtype, shape in found:
         sizes_fit = len(shape) <= 32 and all(type(n) is int and n >= 0 for n in shape)
         sizes_fit = sizes_fit and math.prod(max(n, 1) for n in shape) < 1 << 40
@@ -96,5 +96,5 @@ def _description(text: bytes) -> tuple[list[tuple[str, str, tuple[int, ...]]], d
         if not is_named or not sizes_fit:
             raise DecodeError("stored arrays: the name, dtype or shape of an array is invalid")
     if not isinstance(meta, dict):
-        raise DecodeError("stored arrays: the description lacks the JSON object meta")
+        raise DecodeError("stored arrays: the header lacks the JSON object meta")
     return found, meta
