@@ -148,8 +148,8 @@ def _check_parts(settings: Encoding, hooks: Hooks) -> None:
     for part, _ in settings.parts:
         if part in encodings and part not in segments:
             raise ConfigError(
-                f"encoding.rest_clips has {part!r}, but no parameter outside tables matches it, "
-                "or earlier patterns match them all. Not matched yet: "
+                f"encoding.rest_clips has {part!r}, which adds no parameter to those of earlier "
+                "patterns. No pattern matches "
                 f"{', '.join(t.name for t in segments.get(REST, ())[:4])}, ... Correct the "
                 "pattern, or put it before wider ones"
             )

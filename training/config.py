@@ -374,7 +374,9 @@ def _checked(value: Any, kind: Any, where: str) -> Any:
     if isinstance(kind, types.GenericAlias):  # a tuple of some type
         if not isinstance(value, list | tuple):
             example = _EXAMPLES[kind.__args__[0]]
-            raise ConfigError(f"{where} is {value!r}, expected a list: write [{example}]")
+            raise ConfigError(
+                f"{where} is {value!r}, expected a list: write it in brackets, such as [{example}]"
+            )
         return tuple(_checked(entry, kind.__args__[0], where) for entry in value)
     if kind is float and type(value) is int:
         return float(value)

@@ -273,8 +273,8 @@ def rows_by_segment(hooks: Hooks, rows: Mapping[str, int]) -> dict[str, int]:
         if len(shares) > 1:
             raise ConfigError(
                 f"{', '.join(t.name for t in tensors)} share a segment, because their rows have "
-                "equal length, but a client trains another part of one than of the other: choose "
-                "another sesa.shards, or layers of other widths"
+                "equal length, but a client trains different parts of them: choose another "
+                "sesa.shards, or layers of different widths"
             )
     return {
         name: sum(rows[tensor.name] for tensor in tensors)

@@ -25,7 +25,7 @@ def run(page: str) -> dict[str, Any]:
 def test_wrapping_a_model_works_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
     scope = run("wrap-your-model.md")
     out = capsys.readouterr().out
-    assert "items.weight: AdamW with weight_decay=0.01 moves every row" in out
+    assert "items.weight: AdamW with weight_decay=0.01 also moves rows" in out
     assert scope["losses"][2] < scope["losses"][0]
     assert scope["fewer"].upload_bytes < scope["result"].upload_bytes
     assert scope["result"].matches_plain

@@ -69,7 +69,7 @@ def test_tables_may_be_chosen_by_name() -> None:
         ParameterError, match=r"'top\.weight', which is not the weight of an nn\.Emb"
     ):
         Hooks(model, sgd(model), Settings(rows=Rows(tables=("top.weight",))))
-    with pytest.raises(ParameterError, match="nothing, which is not a parameter"):
+    with pytest.raises(ParameterError, match="'nothing', which is not a parameter"):
         Hooks(model, sgd(model), Settings(rows=Rows(choose=Fixed({"nothing": [1]}))))
 
 
@@ -170,7 +170,9 @@ def test_lazy_and_odd_parameters_are_refused_by_name() -> None:
 
 def test_averaged_sgd_moves_every_row_too() -> None:
     model = Recommender()
-    with pytest.raises(ParameterError, match=r"item\.weight: ASGD with lambd=0\.0001 moves every"):
+    with pytest.raises(
+        ParameterError, match=r"item\.weight: ASGD with lambd=0\.0001 also moves rows"
+    ):
         Hooks(model, torch.optim.ASGD(model.parameters()))
 
 

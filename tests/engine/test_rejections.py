@@ -97,11 +97,11 @@ FIXED = Fixed({"item.weight": [1], "user.weight": [1], "words.weight": [1]})
 
 # What is done, the parameter named, the reason, the remedy.
 CASES: list[tuple[str, Callable[[], Any], str, str, str]] = [
-    ("decay", lambda: attach(weight_decay=0.1), "item.weight", "moves every row", "restrict"),
+    ("decay", lambda: attach(weight_decay=0.1), "item.weight", "also moves rows", "restrict"),
     ("AdamW", lambda: attach(optimizer=lambda m: torch.optim.AdamW(m.parameters())),
-     "item.weight", "weight_decay=0.01 moves every row", "parameter group"),
+     "item.weight", "weight_decay=0.01 also moves rows", "parameter group"),
     ("ASGD", lambda: attach(optimizer=lambda m: torch.optim.ASGD(m.parameters())),
-     "item.weight", "lambd=0.0001 moves every row", "restrict"),
+     "item.weight", "lambd=0.0001 also moves rows", "restrict"),
     ("LBFGS", lambda: attach(optimizer=lambda m: torch.optim.LBFGS(m.parameters())),
      "item.weight", "closure many times", "SGD"),
     ("tied", tied, "words.weight", "is also decoder.weight", "find='scan'"),
@@ -110,7 +110,7 @@ CASES: list[tuple[str, Callable[[], Any], str, str, str]] = [
     ("meta", meta, "weight", "meta device", "to_empty"),
     ("stranger", stranger, "shape (3,)", "is not in the model", "pass Federated the module"),
     ("tables", lambda: attach(Rows(tables=("top.weight",))),
-     "top.weight", "not the weight of an nn.Embedding", "the trained tables ['item.weight']"),
+     "top.weight", "not the weight of an nn.Embedding", "the trained tables ['item.weight'"),
     ("fixed name", lambda: attach(Rows(choose=Fixed({"nope": [1]}))),
      "nope", "not a parameter of the model", "the trained tables "),
     ("fixed range", lambda: attach(Rows(choose=Fixed({"item.weight": [99]}))),

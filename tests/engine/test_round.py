@@ -447,7 +447,7 @@ def test_whoever_weighs_too_much_reports_like_all_others_and_adds_nothing(
         else:
             first = bad if given == "at once" else 1
             rnd = Round(hooks, client, rows=wanted(batch), weight=first)
-            said = r"max_weight=3.*pass min\(weight, 3\)"
+            said = r"max_weight=3.*pass max\(1, min\(weight, 3\)\)"
             with pytest.raises(ParameterError, match=said), rnd:  # noqa: PT012 leaving raises
                 train(hooks.model, hooks.optimizers, [batch])
                 rnd.weight = bad

@@ -163,7 +163,7 @@ def test_one_server_and_ciphertexts_refuse_encodings_of_segments() -> None:
         torchfsl.sesa.plan(fed, widths=[(2, 4)], collusion=1)
     fed.detach()
     fed = torchfsl.Federated(model, optimizer, rows=None, encodings=narrow)
-    with pytest.raises(ValueError, match="one ciphertext space: leave out encodings"):
+    with pytest.raises(ValueError, match="one ciphertext space, so all segments"):
         torchfsl.sefl.plan(fed, max_clients=3)
 
 

@@ -461,7 +461,9 @@ def test_a_model_beyond_16_bits_is_refused_alike_under_both_protocols() -> None:
         model, fed, train = setup(max_clients=CLIENTS, rows_per_client=20, download="float16")
         with torch.no_grad():
             model.top.bias.fill_(1e5)
-        with pytest.raises(ProtocolError, match=r"'top\.bias' .*ends at 65504") as found:
+        with pytest.raises(
+            ProtocolError, match=r"'top\.bias' .*in float16, whose largest value is 65504"
+        ) as found:
             torchfsl.simulate(
                 fed, DATA, train, rows=rows_of, rounds=1, progress=False, protocol=kind
             )

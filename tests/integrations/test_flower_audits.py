@@ -84,7 +84,7 @@ def test_a_run_stops_once_an_auditor_has_named_a_server(
         with pair.audited_by(0, 1), halted:
             run.start(2)
         assert "the model did not change in this round" in caplog.text
-        assert "its auditor names server 1 (share:" in caplog.text
+        assert "the auditor of server 1 found that it lied (share:" in caplog.text
         assert run.opened == {}
         assert run.strategy.model is not None
         assert all((run.strategy.model.state[name] == before[name]).all() for name in before)

@@ -249,7 +249,7 @@ def test_no_sum_of_values_within_the_bound_leaves_the_ring(checked: bool) -> Non
 
     if checked:
         with pytest.raises(
-            ParameterError, match=r"could reach 94400, .* room for 32767.* at most 2047 "
+            ParameterError, match=r"can reach 94400, .* at most 32767.* at most 2047 "
         ):
             plan_of_bound(5900)
     honest, liar = (2047, 2047) if checked else (4090, 4500)

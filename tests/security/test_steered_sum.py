@@ -52,4 +52,4 @@ def test_a_lie_beyond_the_range_of_honest_sums_is_in_the_log(
         return np.full(server.plan.segment("rest").m, (1 << 31) - (1 << 27), dtype=np.int64)
 
     monkeypatch.setattr(LyingServer, "_offset", offset)
-    assert any("out of range" in line for line in play("no proofs").noticed)
+    assert any("outside the range" in line for line in play("no proofs").noticed)

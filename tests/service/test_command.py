@@ -151,8 +151,11 @@ def test_floors_that_mean_nothing_stop_a_server_before_it_starts(
             "into the section [limits]",
         ),
         ("party = 2", "party is 2: choose 0 or 1"),
-        ("listen = 127.0.0.1:7000", "): correct this place (text stands in quotes)"),
-        ("-----BEGIN CERTIFICATE-----", "): name the settings file, such as serve.toml"),
+        ("listen = 127.0.0.1:7000", "): correct this line (write text in quotes)"),
+        (
+            "-----BEGIN CERTIFICATE-----",
+            "): this is not a settings file, so name yours, such as serve.toml",
+        ),
         ("storage = 1", "storage = 1: write it as a section, [storage]"),
         ("[limits]\ncalls = 1.5", "calls = 1.5 in [limits]: write a whole number"),
         (

@@ -60,9 +60,7 @@ def test_a_restored_task_refuses_who_came_before_the_backup(
                 pair.take_part([early])
         pair.take_part([4])
         pair.close()
-        assert check_budget(pair.state(0)).startswith(
-            "rounds spent 3 of 60, reports that count 5"
-        )
+        assert check_budget(pair.state(0)).startswith("rounds spent 3 of 60, reports that count 5")
 
 
 def test_a_backup_without_counts_starts_no_task_that_limits_reports(tmp_path: Path) -> None:
@@ -96,7 +94,7 @@ def test_a_backup_without_counts_starts_no_task_that_limits_reports(tmp_path: Pa
     ],
 )
 def test_counts_that_are_no_counts_are_refused(index: Any, values: dict[str, Any]) -> None:
-    with pytest.raises(DecodeError, match="spent budget"):
+    with pytest.raises(DecodeError, match="past reports"):
         Past.of_values(index, {f"past/{name}": value for name, value in values.items()})
 
 

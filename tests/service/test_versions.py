@@ -80,5 +80,5 @@ def test_library_wire_and_plan_carry_versions_of_their_own(pair: Pair) -> None:
     assert fields["wire_version"] == WIRE_VERSION
     for changed in ({"wire_version": 9}, {"suite": "half-tree"}):
         text = json.dumps({**fields, **changed}, sort_keys=True, separators=(",", ":"))
-        with pytest.raises(DecodeError, match=r"upgrade this side|suite is 'half-tree'"):
+        with pytest.raises(DecodeError, match=r"upgrade torchfsl here|suite 'half-tree'"):
             Plan.from_json(text)

@@ -433,7 +433,7 @@ def test_an_issuer_fills_min_contributors_with_as_many_reports_as_count(
         pair.take_part_by_web((FIRST, FIRST + 1))
         pair.admission.write_text(text.replace("counts = 2", "counts = 1"))
         time.sleep(1.1)
-        with pytest.raises(ProtocolError, match="1 of 4 reports are beyond the `counts`"):
+        with pytest.raises(ProtocolError, match="1 of 4 reports exceed `counts`"):
             pair.close()
         assert row_of_a_round(pair) == 0
 

@@ -126,6 +126,9 @@ def test_a_finished_run_is_ranked_again_from_its_checkpoint(tmp_path: Path) -> N
 
 
 def test_central_is_for_recommenders_and_without_dropouts() -> None:
-    for changes in ({"preset": "cnn-mnist"}, {"dropouts": 0.34}):
-        with pytest.raises(ConfigError, match="needs a recommender or the preset own"):
+    for changes, why in (
+        ({"preset": "cnn-mnist"}, "needs a recommender or the preset own"),
+        ({"dropouts": 0.34}, "no client drops out of aggregation central"),
+    ):
+        with pytest.raises(ConfigError, match=why):
             dataclasses.replace(central(), **changes)

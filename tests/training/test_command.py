@@ -105,7 +105,10 @@ def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> No
             '[encoding]\nring_bits = "32"',
             "encoding.ring_bits is '32', expected a whole number, w",
         ),
-        ("[encoding]\nrest_clips = {a = 1}", 'expected a list: write ["one", "two"]'),
+        (
+            "[encoding]\nrest_clips = {a = 1}",
+            'expected a list: write it in brackets, such as ["one", "two"]',
+        ),
         ("workers = 500", "workers is 500, more than clients_per_round"),
         (
             "[encoding]\nrest_ring_bits = 16\n[fsl]\nl2_norm = 1.0",
@@ -147,9 +150,9 @@ def test_wrong_settings_are_named(text: str, message: str, tmp_path: Path) -> No
         ("din", 'rest_ring_bits = 16\nrest_clips = ["*=0.1"]',
          "encoding.rest_clip has no effect: leave out the last pattern, '*=0.1'"),
         ("din", 'rest_ring_bits = 16\nrest_clips = ["attn.*=0.1"]',
-         "encoding.rest_clips has 'attn.*', but no parameter outside tables matches it"),
+         "encoding.rest_clips has 'attn.*', which adds no parameter to those of earlier"),
         ("din", 'rest_ring_bits = 16\nrest_clips = ["item_embedding.*=0.1"]',
-         "encoding.rest_clips has 'item_embedding.*', but no parameter outside"),
+         "encoding.rest_clips has 'item_embedding.*', which adds no parameter"),
         ("din", 'rest_ring_bits = 16\nrest_clips = ["attention.*=0.1", "attention.4.*=0.01"]',
          "encoding.rest_clips has 'attention.4.*'"),
         ("din", "rest_ring_bits = 17", "encoding.rest_ring_bits and rest_clip: ring_bits is 17"),

@@ -32,7 +32,7 @@ REFUSED = {
     "LBFGS": "LBFGS evaluates its closure many times",
     "Muon": "Muon only supports 2D parameters",
     "Adafactor": "a step of Adafactor on one row depends on all rows",
-    "ASGD": "ASGD with lambd=0.0001 moves every row",
+    "ASGD": "ASGD with lambd=0.0001 also moves rows",
     "SparseAdam": "does not support dense gradients",
 }
 """By optimizer what the engine, or torch, says to a model with a table whose rows are fetched."""

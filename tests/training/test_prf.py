@@ -58,7 +58,7 @@ def test_normal_has_mean_zero_and_deviation_one() -> None:
 
 
 def test_too_much_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot choose 3 of 2"):
+    with pytest.raises(ValueError, match="cannot choose count = 3 from population = 2"):
         Stream(0).choice(2, 3)
     with pytest.raises(ValueError, match="bound is 0"):
         Stream(0).integers(0, 1)

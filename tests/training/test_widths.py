@@ -345,7 +345,7 @@ def test_a_plan_that_cannot_tell_how_likely_a_row_is_is_not_made() -> None:
     tables = torch.nn.ModuleDict({"units": units, "links": links})
     hooks = Hooks(tables, torch.optim.SGD(tables.parameters(), lr=1), Settings(rows=Rows()))
     assert rows_by_segment(hooks, {"units.weight": 4, "links.weight": 16}) == {"rows6": 20}
-    with pytest.raises(ConfigError, match="a client trains another part of one"):
+    with pytest.raises(ConfigError, match="a client trains different parts of them"):
         rows_by_segment(hooks, {"units.weight": 1, "links.weight": 1})
 
 

@@ -286,7 +286,7 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
     if parameter.dtype not in _DTYPES:
         raise ParameterError(
             f"{name} has dtype {parameter.dtype}, expected float16, bfloat16, float32 or float64: "
-            "call requires_grad_(False) on the parameter, or convert the model with model.float()"
+            "convert the parameter, or call requires_grad_(False) on it"
         )
     if parameter.layout is not torch.strided:
         raise ParameterError(

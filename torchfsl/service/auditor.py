@@ -346,8 +346,8 @@ class _PastNoise:
         damaged = [] if self._ring is None or noise is None else self._ring.forget_damaged(noise)
         if damaged:
             raise ProtocolError(
-                f"the auditor's noise of indices {damaged} has changed on its disk, so the round "
-                "ends unopened"
+                f"the stored noise with index {', '.join(map(str, damaged))} has changed on the "
+                "auditor's disk, so the round ends unopened: check this disk"
             )
 
     def show(self, folder: Path, noise: CorrelatedNoise | None) -> str:

@@ -345,7 +345,7 @@ def _two_numbers(option: str, text: str) -> tuple[int, int]:
     """`A-B` as numbers; raises ParameterError for other text."""
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-        raise ParameterError(f"{option} is {text!r}: write two numbers, as 1-100")
+        raise ParameterError(f"{option} is {text!r}: write the first and the last number, as 1-100")
     return int(first), int(last)
 
 
@@ -462,7 +462,7 @@ def _restore(options: argparse.Namespace) -> int:
     if (past := task.past) is not None and past.index:
         print(
             f"its budget goes on: rounds spent {past.index} of {task.plan.max_rounds}, "
-            f"reports of clients that count {len(past.places)}"
+            f"reports that count {len(past.places)}"
         )
     return 0
 

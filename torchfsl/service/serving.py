@@ -383,7 +383,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
             f"cannot read the settings in {path} ({error.strerror}): correct the path"
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        remedy = "correct this place (text stands in quotes)"
+        remedy = "correct this line (write text in quotes)"
         if "-----BEGIN" in text or isinstance(error, UnicodeDecodeError):
-            remedy = "name the settings file, such as serve.toml"
+            remedy = "this is not a settings file, so name yours, such as serve.toml"
         raise ParameterError(f"cannot read the settings in {path} ({error}): {remedy}") from error

@@ -51,7 +51,8 @@ class Past:
             raise DecodeError("the list of past reports lacks the client or round of a report")
         if index < 0 or (len(places) and not 0 <= places.min() <= places.max() < index):
             raise DecodeError(
-                f"the list of past reports has a round that is not among the {max(index, 0)} so far"
+                "the list of past reports has a report of a round that has not run (rounds so far: "
+                f"{max(index, 0)})"
             )
         return cls(index, clients, places)
 

@@ -124,9 +124,10 @@ class Server:
         decoded = messages.decode(self.plan, message, *_FROM_CLIENTS)
         kind, client = decoded.kind, decoded.client
         if decoded.round_number != self.last_round or kind not in _TAKES[self.state]:
+            now = f"round {self.last_round} is {self.state.value}"
             raise RejectedSubmission(
-                f"{kind.name} is for round {decoded.round_number}, and round {self.last_round} is "
-                f"{self.state.value}",
+                f"{kind.name} is for round {decoded.round_number}, and "
+                f"{'no round has begun' if self.last_round < 0 else now}",
                 code="wrong-round",
             )
         self._check(decoded)

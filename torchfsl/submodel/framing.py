@@ -174,7 +174,9 @@ class Framing(Generic[AnyPlan, Kind]):
         kind, (party, round_number, client), size = self.opened(plan, data, expected)
         if party not in self.parties:
             raise DecodeError(
-                f"{kind.name}: party {party} cannot send this message", code="wrong-kind"
+                f"{kind.name}: the header names party {party}, which {self.system} does not have: "
+                "check which program sent the message",
+                code="wrong-kind",
             )
         length = self.lengths(plan).get(kind)
         if length and not length.allows(size):

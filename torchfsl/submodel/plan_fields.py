@@ -21,7 +21,7 @@ def check_hex(field: str, value: str, size: int) -> None:
     except (ValueError, TypeError):
         right = False
     if not right:
-        raise ParameterError(f"{field} must be {size} bytes in lower-case hex")
+        raise ParameterError(f"{field} must be {2 * size} lower-case hex digits ({size} bytes)")
 
 
 def expect_ints(fields: dict[str, Any], names: tuple[str, ...]) -> None:

@@ -67,8 +67,8 @@ def check_class_names(source: str, column: str, names: Sequence[str]) -> None:
         own = _names_in(file, column)
         if own is not None and list(own) != list(names):
             raise DataError(
-                f"{file}: column {column!r} has {len(own)} classes, other files have {len(names)}: "
-                f"{_difference(own, names)}. Encode the labels of all files alike: "
+                f"{file}: the classes of column {column!r} differ from those of other files "
+                f"({_difference(own, names)}). Encode the labels of all files alike: "
                 f"train.class_encode_column({column!r}), other.cast_column({column!r}, "
                 f"train.features[{column!r}])"
             )

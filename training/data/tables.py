@@ -175,11 +175,11 @@ def _open(
     try:
         loaded = load_splits(source)
     except (OSError, ValueError, DatasetsError) as error:  # the Hub's errors are OSErrors
-        where = "folder" if Path(source).is_dir() else "Hub name (no folder is called so)"
+        where = "" if Path(source).is_dir() else ", which is no folder, from the Hugging Face Hub"
         raise DataError(
-            f"cannot load the {where} {source!r}: {_first_line(error)}. Pass --data with a local "
-            "folder of the data set's parquet files, the name of a data set on the Hugging Face "
-            "Hub that this machine can reach, or 'synthetic'"
+            f"cannot load {source!r}{where}: {_first_line(error)}. Pass --data with a local "
+            "folder of the data set's parquet files, the name of a data set on the Hub that this "
+            "machine can reach, or 'synthetic'"
         ) from error
     if "train" not in loaded or not ({"test", "validation"} & set(loaded)):
         raise DataError(
@@ -191,6 +191,12 @@ def _open(
     labels = [
         name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)
     ]
+    if label is not None and labels and label not in labels:
+        raise DataError(
+            f"{source!r}: {label!r} is not a column of type ClassLabel: name one of "
+            f"{', '.join(labels)}, or store labels with train.class_encode_column(NAME) and "
+            "test.cast_column(NAME, train.features[NAME])"
+        )
     if label is not None:
         labels = [name for name in labels if name == label]
     if not inputs or not labels:

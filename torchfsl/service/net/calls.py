@@ -277,10 +277,12 @@ def checked(name: str, value: Any, kind: type[Any] | range) -> Any:
     if wanted is float and type(value) is int and value in limits:
         value = float(value)
     if type(value) is not wanted:
-        raise DecodeError(f"{name}: expected {wanted.__name__}, got {type(value).__name__}")
+        raise DecodeError(
+            f"the field {name!r} is of type {type(value).__name__}, expected {wanted.__name__}"
+        )
     if wanted in (int, float) and not limits.start <= value < limits.stop:
         raise DecodeError(
-            f"expected {name} in [{limits.start}, {limits.stop}), got {str(value)[:40]}"
+            f"the field {name!r} is {str(value)[:40]}, expected {limits.start} to {limits.stop - 1}"
         )
     return value
 

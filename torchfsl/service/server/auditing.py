@@ -252,7 +252,7 @@ class AuditDesk:
             return
         node.storage.audits.note(node.plan, number, named=f"{step}: {why}", **kept)
         node.storage.audits.alert(LIAR)
-        reason = f"{LIAR}: its auditor names server {peer} ({step}: {why})"
+        reason = f"{LIAR}: the auditor of server {peer} found that it lied ({step}: {why})"
         text = "an auditor reports a lie of the other server"
         log.error(text, extra={"round": number, "alert": LIAR, "reason": reason})
         node.halt(reason)

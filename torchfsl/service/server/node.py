@@ -404,9 +404,9 @@ class Node:
             wrong = f"expected at least {plan.min_clients} reports that count towards min_clients, "
             wrong += f"got {counted} of {all_of_them}: raise `counts` in the admission files"
         elif plan.min_contributors > 1 and counted < all_of_them:
-            wrong = f"{all_of_them - counted} of {all_of_them} reports are beyond the `counts` of "
-            wrong += "their issuers, but min_contributors needs all to count: raise `counts` in "
-            wrong += "the admission files"
+            wrong = f"{all_of_them - counted} of {all_of_them} reports exceed `counts`, the limit "
+            wrong += "of their issuers, but min_contributors needs every report to count: raise "
+            wrong += "`counts` in the admission files"
         if wrong and not self.has_counted(number, Kind.VERDICTS):
             self.server.abandon_round()
             raise ProtocolError(wrong, code="too-few-reports")

@@ -111,7 +111,7 @@ class Overview:
         return {
             "rounds whose share may have left": node.storage.rounds_opened,
             "rounds that the plan opens at most": plan.max_rounds,
-            "reports of clients that count": sum(node.server.participation.counts.values()),
+            "reports that count": sum(node.server.participation.counts.values()),
             "past rounds whose noise is lost": node.storage.noise.lost,
             **{f"calls refused as {code}": count for code, count in refused.items()},
         }
