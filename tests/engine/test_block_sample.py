@@ -131,7 +131,7 @@ def test_a_bound_without_room_and_one_over_other_segments_are_refused() -> None:
     plan = build_plan([spec, other], max_clients=2, above_break_even="keep",
                       encoding=torchfsl.FixedPoint(clip=4.0))  # fmt: skip
     plan = dataclasses.replace(plan, l2_bound=1 << 20)
-    with pytest.raises(ParameterError, match="needs a plan of one segment"):
+    with pytest.raises(ParameterError, match="with l2_bound needs one segment"):
         sample_blocks(plan, plan.segments[0], change, None)
 
 

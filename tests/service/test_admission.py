@@ -365,7 +365,7 @@ def test_two_issuers_share_no_name_key_or_number(tmp_path: Path) -> None:
     for same in (apart.replace('"b"', '"a"'), apart.replace("2" * 64, "1" * 64),
                  apart.replace("50", "15")):  # fmt: skip
         path.write_text(first + same)
-        with pytest.raises(ParameterError, match="have the same name, key or number"):
+        with pytest.raises(ParameterError, match="have the same name or key, or a client number"):
             Issuers(path)
 
 

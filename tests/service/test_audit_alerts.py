@@ -91,7 +91,7 @@ def test_rounds_that_end_before_both_servers_have_committed_are_counted(
         assert alerts(pair) == {"audit_missing": 1, "audit_uncommitted": 2}
         with monkeypatch.context() as patch, pair.audited_by(0, 1):
             patch.setattr(AuditorProcess, "_audit", lambda *_: None)
-            ends_unopened(pair, "to pass the round")  # both have committed
+            ends_unopened(pair, "to approve the round")  # both have committed
         assert alerts(pair) == {"audit_missing": 2, "audit_uncommitted": 2}
         with pair.audited_by(0, 1):
             assert pair.round_of(2, 3).clients == (2, 3)

@@ -192,7 +192,7 @@ def test_a_slot_that_is_not_the_recorded_one_counts_as_zero(
     duo.crash(0)
     lost = 2 if damage == "gone" else 1
     assert duo.nodes[0].storage.noise.lost == lost
-    assert caplog.text.count("is lost: later rounds have more noise") == lost
+    assert caplog.text.count("is lost. Privacy holds, but later rounds") == lost
     found = duo.noise_of(2, duo.play(2, cohort(duo.plan, 2)))
     (server0, server1) = (
         [np.concatenate(duo.drawn[party, n, 0]) for n in range(3)] for party in (0, 1)

@@ -207,7 +207,7 @@ def test_hello_of_an_unknown_width_is_refused() -> None:
     server = Server(plan=plan, model=make_model(plan))
     server.open_round(1)
     body = messages.HELLO.pack(2, bytes(32))
-    with pytest.raises(DecodeError, match="width is 2, expected a number from 0 to 1"):
+    with pytest.raises(DecodeError, match="names the width 2, but the plan"):
         server.receive(messages.encode(plan, Kind.HELLO, 1, 10, body))
 
 

@@ -77,8 +77,8 @@ def block_bound(plan: SubmodelPlan, segment: Segment) -> float:
         return 0.0
     if len(plan.segments) > 1:
         raise ParameterError(
-            f"l2_bound covers {len(plan.segments)} segments. BlockSample needs a plan of one "
-            'segment: use rows=None and buffers="local", or a plan without l2_bound'
+            f"l2_bound covers {len(plan.segments)} segments, and BlockSample with l2_bound needs "
+            'one segment: use rows=None and buffers="local", or a plan without l2_bound'
         )
     whole = norm_bound.part_norm(segment.l2_bound or plan.l2_bound, segment.k_max, segment.tau)
     return math.ldexp(whole, -plan.encoding_of(segment).frac_bits)

@@ -166,7 +166,7 @@ class Round:
             remedy = ", or make the plan with retrieve=True" if tables else ""
             why = "clients hold whole tables" if tables else NO_TABLE
             raise ParameterError(
-                f"the plan does not retrieve rows, because {why}: leave out rows={remedy}"
+                f"this plan retrieves no rows, because {why}: leave out rows= of the round{remedy}"
             )
 
     def __repr__(self) -> str:

@@ -331,8 +331,8 @@ def _blocks(plan: Plan, sampled: tuple[int, int] | None) -> tuple[int, int]:
     segment = plan.segments[0]
     if len(plan.segments) > 1 or segment.is_dense or plan.lane_values or sampled is not None:
         raise ParameterError(
-            "sampled_blocks needs a plan of one segment with trees and average='clients', and no "
-            "sampled=: send all parameters as blocks, or leave out sampled_blocks"
+            "sampled_blocks= needs average='clients', no sampled=, and a plan of one segment that "
+            "is not dense: leave out sampled_blocks=, or change these three"
         )
     return segment.k_max, segment.m
 

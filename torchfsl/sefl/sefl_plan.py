@@ -76,8 +76,8 @@ class SeflPlan(SubmodelPlan):
         keys = {name: getattr(self, name) for name in _KEYS}
         if len({bool(key) for key in keys.values()}) > 1:
             raise ParameterError(
-                "expected the keys of all servers, or no keys in a draft, got some keys: add the "
-                "missing keys"
+                "the plan has the keys of some servers only: add the missing keys, or leave out "
+                "all keys for a draft"
             )
         for name, key in keys.items():
             if key:

@@ -281,7 +281,8 @@ class Server:
         width, key = messages.HELLO.unpack(message.body)
         if width >= len(self.plan.widths):
             raise DecodeError(
-                f"width is {width}, expected a number from 0 to {len(self.plan.widths) - 1}"
+                f"HELLO names the width {width}, but the plan's widths have the numbers 0 to "
+                f"{len(self.plan.widths) - 1}: send one of these numbers"
             )
         check_key(key)
         hellos = self._round.bodies[Kind.HELLO]

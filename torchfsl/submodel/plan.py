@@ -298,8 +298,8 @@ def check_plain(plan: SubmodelPlan, why: str) -> None:
     """
     if any(s.download != "full" or s.encoding is not None for s in plan.segments):
         raise ParameterError(
-            f"{why}, so all segments have one encoding and clients download the exact model: leave "
-            "out encodings= and download=",
+            f"{why}, so all segments have one encoding and clients download the exact model: make "
+            "Federated without encodings= and download=",
             code="unsupported-plan",
         )
 

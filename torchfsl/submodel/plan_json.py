@@ -41,7 +41,9 @@ def read_plan(
     """
     if len(text) > _MAX_BYTES:
         raise DecodeError(
-            f"the plan has {len(text)} bytes, expected at most {_MAX_BYTES}", code="plan-too-large"
+            f"the text of the plan has {len(text)} bytes, expected at most {_MAX_BYTES}: make a "
+            "plan with fewer tensors, or a smaller union",
+            code="plan-too-large",
         )
     try:
         fields = json.loads(text)

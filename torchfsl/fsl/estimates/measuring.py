@@ -101,7 +101,9 @@ class Rates:
             value = getattr(self, name)
             least = 0.0 if name.endswith("seconds") else 1.0
             if type(value) is not float or not least <= value < float("inf"):
-                raise ParameterError(f"rate {name} is {value!r}: choose a float of {least} or more")
+                raise ParameterError(
+                    f"rate {name} is {value!r}: choose a finite float of {least} or more"
+                )
 
     def client(self, plan: Plan) -> float:
         """Core-seconds of a client in a round, without its training.

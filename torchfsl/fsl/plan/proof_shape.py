@@ -27,7 +27,7 @@ def num_carries(magnitudes: int, ring_bits: int) -> int:
     most = _most_magnitudes(ring_bits)
     raise ParameterError(
         f"the values of a report can add up to {magnitudes}, and proofs with ring_bits={ring_bits} "
-        f"allow {most}: use more ring_bits (up to 48), or divide max_weight or l2_bound by "
+        f"allow {most}: use more ring_bits (at most 48), or divide max_weight or l2_bound by "
         f"{ceil_div(magnitudes, most)}"
     )
 
@@ -90,8 +90,8 @@ def check_field(size: int, ring_bits: int, num_carries: int, largest: int) -> No
     most = (1 + num_carries) << ring_bits
     if size * most * (most + 1) >= field128.MODULUS:
         raise ParameterError(
-            f"{size} values of {ring_bits} bits are too many to prove a bound on, "
-            "since squares could pass the field's modulus: use fewer ring_bits (16 to 48) or "
+            f"{size} values of {ring_bits} bits are too many to prove a bound on, because their "
+            "squares could exceed the field's modulus: use fewer ring_bits (16 is the least), or "
             "several plans"
         )
     if largest >= 1 << (ring_bits - 1):

@@ -93,7 +93,8 @@ class Opening:
         """
         if len(peer_folds.verdicts) != len(self.folds):
             raise ProtocolError(
-                "the servers agree on different sets of reports: nothing is opened",
+                "the two servers accepted different sets of reports, so nothing is opened: begin "
+                "the next round",
                 code="report-sets-differ",
             )
         passed = {

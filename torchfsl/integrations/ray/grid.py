@@ -82,7 +82,7 @@ class InProcessGrid:
             return lost
         if self.fault(shard, method, "before"):
             self.kill(shard)
-            return ShardLost(f"the process of shard {shard} ended before its step {method}()")
+            return ShardLost(f"the process of shard {shard} ended, and its call {method}() is lost")
         result = getattr(self.shards[shard], method)(*arguments)
         if self.fault(shard, method, "after"):
             self.kill(shard)
@@ -167,7 +167,7 @@ class Shards:
             try:
                 return self.grid.get(self.grid.send(shard, method, *arguments))
             except ShardLost as error:
-                log.warning("the cluster lost shard %d: %s", shard, error)
+                log.warning("the cluster lost shard %d and replaces it: %s", shard, error)
         raise EngineLost(
             f"the cluster lost shard {shard} {ATTEMPTS} times in {method}(): see the logs of Ray"
         )
@@ -177,7 +177,7 @@ class Shards:
         try:
             return self.grid.get(sent)
         except ShardLost as error:
-            log.warning("the cluster lost a shard: %s", error)
+            log.warning("the cluster lost a shard and replaces it: %s", error)
             return None
 
     def tell(self, method: str, *arguments: object) -> None:
@@ -190,5 +190,5 @@ class Shards:
         try:
             whither.set_result(self._open_grid(self._plan, self._party))
         except BaseException as error:  # whoever asks for the shards is told
-            log.warning("the cluster cannot start the shards: %s", error)
+            log.warning("the cluster cannot start the shards (%s): see the logs of Ray", error)
             whither.set_exception(error)

@@ -149,7 +149,8 @@ def _read(path: Path) -> tuple[Listed, ...]:
     apart = all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
     if not apart or any(len({getattr(o, n) for o in found}) < len(found) for n in ("name", "key")):
         raise ParameterError(
-            f"two issuers in {path} have the same name, key or number: give each issuer its own"
+            f"two issuers in {path} have the same name or key, or a client number in common: give "
+            "each issuer another name, another key and other numbers"
         )
     return found
 

@@ -143,7 +143,7 @@ class AuditDesk:
         if not node.plan.audited:
             return
         while not await self._station.run(node.has_counted, number, Kind.AUDIT_PASS):
-            await self._wait(number, f"the auditor of server {1 - node.party} to pass the round")
+            await self._wait(number, f"the auditor of server {1 - node.party} to approve the round")
         self._station.stalled = ""
 
     def watch(self, number: int) -> None:

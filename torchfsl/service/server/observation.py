@@ -166,7 +166,7 @@ class ObservationServer:
         """Log it, once in a while."""
         if time.monotonic() - self._told >= _TELL_SECONDS:
             self._told = time.monotonic()
-            log.error("a page for operators failed, which is a bug", exc_info=error)
+            log.error("a request to the metrics port failed, which is a bug", exc_info=error)
         return _short(500, "the page failed: see the log")
 
 

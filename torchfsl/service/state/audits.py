@@ -77,7 +77,7 @@ class AuditStore:
         """
         if self._ledger.setting(_KEY) not in (None, key):
             raise ProtocolError(
-                "expected the stored key of the auditor for this round, got another key",
+                "the auditor has sent another key for this round before: send that key again",
                 code="wrong-step",
             )
         self._ledger.put_setting(_KEY, key)

@@ -88,7 +88,9 @@ class NoiseRing:
                 noise.held[slot], noise.rounds[slot] = index, number
             elif index != over:
                 self.lost += 1
-                log.warning("noise of index %d is lost: later rounds have more noise", index)
+                log.warning(
+                    "the past noise with index %d is lost. Privacy holds, but later rounds have "
+                    "more noise: find out what changed its file", index)  # fmt: skip
 
     def keep(self, noise: CorrelatedNoise, index: int) -> bytes:
         """Sync the slot of an index; the word from the commitment on."""
