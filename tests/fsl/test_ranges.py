@@ -134,7 +134,8 @@ def test_the_log_has_counts_only(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records] == [
         "segment few: the sums of 2 positions were outside the range of honest reports, and are "
         "zero now",
-        "the sum of the reports' weights was out of range, so servers use 15",
+        "the sum of the reports' weights was out of range. Both servers replaced it by 15, the end "
+        "of the range",
     ]
 
 

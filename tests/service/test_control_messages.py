@@ -195,7 +195,7 @@ def test_a_stored_message_that_always_fails_costs_its_round_and_no_server(
             assert servers.stations[1].node.storage.running() is None
             row = servers.stations[1].node.storage.ledger.last_round()
             assert row is not None
-            assert "made this server fail: KeyError" in row.reason
+            assert "this server failed with KeyError" in row.reason
             await asyncio.wait([task], timeout=20)
             task.cancelled() or task.exception()
         servers.be_patient(20.0)

@@ -100,7 +100,7 @@ def test_more_or_less_than_the_header_says_is_refused(
     for data in (trees[0] + b"1", trees[0][:-1]):
         with (
             talking(pair, "client-2") as talk,
-            pytest.raises(DecodeError, match="the header of the message says"),
+            pytest.raises(DecodeError, match="bytes that its header says"),
         ):
             ask(talk, "Upload", data)
     chunk = b"Model\n" + b'{"round": 1}'

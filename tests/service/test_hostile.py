@@ -211,7 +211,7 @@ def test_more_or_fewer_bytes_than_the_header_says_are_refused(pair: Pair) -> Non
     trees, _ = messages_of(pair, 0)
     link = link_of(pair, pair.files("client-0"))
     for data in (trees[0] + b"\0", trees[0] + bytes(3 << 20), trees[0][:-1]):
-        with pytest.raises(DecodeError, match="the header of the message says"):
+        with pytest.raises(DecodeError, match="bytes that its header says"):
             link.call("Retrieve", data, limit=1 << 20)
 
 

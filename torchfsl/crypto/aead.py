@@ -42,7 +42,8 @@ def unseal(key: bytes, sealed: bytes | memoryview) -> bytes:
         return AESGCM(key).decrypt(_NONCE, sealed, None)
     except InvalidTag:
         raise ProtocolError(
-            "the sealed message failed its authentication: it was altered on the way",
+            "a sealed message was altered on the way, so its authentication fails: participate in "
+            "the next round, or fetch again",
             code="altered-message",
         ) from None
 

@@ -193,7 +193,7 @@ class FixedPoint:
         if worst > self.capacity:
             raise ParameterError(
                 f"the sum of {max_clients} clients of weight up to {max_weight} can reach "
-                f"{worst}, above the {self.ring_bits}-bit ring's limit {self.capacity}: use "
+                f"{worst}, above the {self.ring_bits}-bit ring's limit {self.capacity}: "
                 + " or ".join(self._that_fit(max_clients, max_weight)),
                 code="ring-overflow",
             )

@@ -151,7 +151,7 @@ class Round:
         hooks, client = self._hooks, self._client
         if has_rows and self._retrieving and self._fixed is not None:
             raise ParameterError(
-                "Rows(choose=Fixed(...)) fixes the row ids of this plan: leave out rows="
+                "Rows(choose=Fixed(...)) fixes the plan's row ids: leave out rows= of the round"
             )
         if self._retrieving and not has_rows and self._fixed is None:
             raise ParameterError(

@@ -60,7 +60,10 @@ def _import_native() -> ModuleType:
     native = importlib.import_module("torchfsl.kernels._native")
     missing = [name for name in KERNELS if not hasattr(native, name)]
     if missing:
-        raise ImportError(f"the compiled extension is older than torchfsl and lacks {missing}")
+        raise ImportError(
+            f"the compiled extension is older than torchfsl and lacks {len(missing)} functions, "
+            f"such as {missing[0]}"
+        )
     return native
 
 

@@ -45,7 +45,7 @@ class Past:
         """
         clients, places = (values.get(_PAST + name) for name in ("clients", "places"))
         if type(index) is not int or clients is None or places is None:
-            raise DecodeError("the list of the clients' past reports lacks a part")
+            raise DecodeError("the list of the clients' past reports is incomplete")
         kinds = clients.dtype == np.uint64, places.dtype == np.int64
         if not all(kinds) or clients.ndim != 1 or clients.shape != places.shape:
             raise DecodeError("the list of past reports lacks the client or round of a report")

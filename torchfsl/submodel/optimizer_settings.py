@@ -135,7 +135,8 @@ class OptimizerSettings:
             valid = value.shape == shape and value.dtype == kind and bool(np.isfinite(value).all())
             if not valid or (is_count and not 0 <= value < 1 << 32):
                 raise DecodeError(
-                    f"{name!r} of the server optimizer's state has a wrong shape, dtype or value",
+                    f"{name!r} in the server optimizer's state does not fit this model in shape, "
+                    "dtype or value: load the state that its servers saved",
                     code="optimizer-state",
                 )
         optimizer.load_state(moments)

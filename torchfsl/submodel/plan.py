@@ -437,7 +437,7 @@ def _check_participation(plan: SubmodelPlan) -> None:
         what = "participation limits need" if limits else f"clip={plan.clip!r} needs"
         raise ParameterError(
             f"{what} {' and '.join(missing)}: pass l2_bound=privacy.l2_bound(encoding, 1.0) to "
-            "make_plan, and let torchfsl.privacy.calibrate choose the noise",
+            "fed.make_plan, and let torchfsl.privacy.calibrate choose the noise",
             code="noise-without-bound",
         )
     if most < 0 or apart < 1 or (limits and not max(most, apart) <= rounds):

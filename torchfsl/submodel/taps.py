@@ -76,8 +76,8 @@ def check_taps(taps: tuple[int, ...], sigma: int, rounds: int) -> None:
         place = wrong[0] if wrong else 0
         raise ParameterError(
             f"noise_taps has {len(taps)} taps, and tap {place} is {taps[place : place + 1]}: "
-            f"choose 2 to {MAX_BAND} whole numbers, the first from 2**{MIN_BITS} to 2**{MAX_BITS}, "
-            "and no larger number after the first",
+            f"pass whole numbers, 2 to {MAX_BAND} of them, the first a power of two from "
+            f"2**{MIN_BITS} to 2**{MAX_BITS}, and none larger than the first",
             code="invalid-taps",
         )
     check_rounds(rounds)

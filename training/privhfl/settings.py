@@ -134,8 +134,8 @@ class Settings:
     def _check_combinations(self) -> None:
         if self.label == "probabilities" and self.querying != "plain":
             raise ConfigError(
-                f"label is 'probabilities', but querying {self.querying!r} averages logits only: "
-                "choose label 'logits', or querying 'plain'"
+                f"label is 'probabilities', but querying = {self.querying!r} can average only "
+                "logits: choose label = 'logits', or querying = 'plain'"
             )
         if self.control == "mixlocal" and self.expansion not in OWN_LABELS:
             raise ConfigError(
@@ -144,6 +144,6 @@ class Settings:
             )
         if self.control != "none" and self.querying != "plain":
             raise ConfigError(
-                f"control {self.control!r} queries no other client, so querying {self.querying!r} "
-                "has no effect: choose querying 'plain'"
+                f"control is {self.control!r}, which queries no other client, so querying = "
+                f"{self.querying!r} has no effect: choose querying = 'plain'"
             )

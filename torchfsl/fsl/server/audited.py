@@ -104,8 +104,8 @@ class AuditedRound:
         promised = state.promises[place : place + DIGEST_BYTES]
         if not kdf.digests_equal(promised, self._promise(speaker, name, value)):
             raise ProtocolError(
-                f"server {speaker} opens another {name.replace('_', ' ')} than it promised: the "
-                "round ends unopened",
+                f"server {speaker} sent a {name.replace('_', ' ')} that does not fit its "
+                "commitment, so the round ends unopened: ask its operator",
                 code="commitment-mismatch",
             )
 

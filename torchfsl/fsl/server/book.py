@@ -206,7 +206,7 @@ class ReportBook:
             )
         if sent:
             log.warning(
-                "round %d: client %d is answered again, %d of %d times",
+                "round %d: the server answers client %d again (answer %d of at most %d)",
                 self.round_number,
                 client,
                 sent + 1,

@@ -171,7 +171,7 @@ def _check_tag(report: Report, body: Own, identity: Identity, seed: bytes) -> No
     party = _party_of(report, body)
     tags = [context.upload_tag(seed, party, *digests) for digests in covered]
     if not any(kdf.digests_equal(tag, body.tag) for tag in tags):
-        report.reject("its message was altered on the way here: the tag does not fit")
+        report.reject("its message was altered on the way to this server: its tag is wrong")
 
 
 def _party_of(report: Report, body: Own) -> int:

@@ -69,7 +69,8 @@ class Norms:
             most = most_squared(self._plan, segments, bound, num_clients)
             norm = sum(self._squares[s.name] for s in segments)
             if norm > most:
-                names, times = ", ".join(s.name for s in segments), math.sqrt(norm / most)
+                names = ", ".join(repr(s.name) for s in segments)
+                times = math.sqrt(norm / most)
                 raise ProtocolError(
                     f"{LIED}: the aggregate of {names} has {times:.3g} times the largest norm that "
                     f"{num_clients} proven reports allow. The task halts: start a new task",

@@ -264,7 +264,9 @@ class AuditDesk:
         plan = self._station.node.plan
         if not plan.audited:
             raise ProtocolError(
-                f"{what} is for another task: this server's task has no audit", code="another-plan"
+                f"this server's task has no audit, so {what} is for another task: compare the "
+                "plans of auditor and server",
+                code="another-plan",
             )
         public = bytes.fromhex(plan.auditors[party])
         if not is_signed(public, bytes.fromhex(signature), label, *parts):

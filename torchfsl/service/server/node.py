@@ -218,7 +218,8 @@ class Node:
             self.count(number, Kind.AUDIT_PASS)
         elif self.storage.audits.record(self.plan, number).get("audit_pass") != theirs.hex():
             raise ProtocolError(
-                f"round {number}: the auditor's approval differs from the one that is stored here",
+                f"round {number}: the auditor has approved this round before, with another "
+                "signature: send the first one again",
                 code="wrong-step",
             )
 

@@ -136,7 +136,7 @@ def go_through(
         raise
     except Exception as error:
         log.error("round %d cannot be recovered, which is a bug", row.number, exc_info=error)
-        why = f"a stored message of the round made this server fail: {type(error).__name__}"
+        why = f"this server failed with {type(error).__name__} at a stored message of the round"
         storage.end_unopened(row.number, why, restore())
         restore()
 

@@ -110,7 +110,8 @@ class Stream:
             size += len(chunk)
         if size != total:
             raise DecodeError(
-                f"expected {total} bytes, as the header of the message says, got {size} or more"
+                f"the message has another length than the {total} bytes that its header says: send "
+                "exactly these"
             )
         return b"".join(parts) if len(parts) > 1 else first
 

@@ -52,18 +52,18 @@ def decode(data: bytes | memoryview) -> tuple[dict[str, Array], dict[str, Any]]:
     """
     view = memoryview(data)
     if len(view) < _HEADER.size + _DIGEST_BYTES:
-        raise DecodeError("stored arrays: the data is too short")
+        raise DecodeError("damaged data: too short")
     magic, version, zero, size = _HEADER.unpack_from(view)
     if (magic, version, zero) != (_MAGIC, _VERSION, 0):
         raise DecodeError(
-            f"stored arrays: expected the format {_MAGIC!r} in version {_VERSION}, got {magic!r} "
+            f"expected the format {_MAGIC!r} in version {_VERSION}, got {magic!r} "
             f"in version {version}"
         )
     end = len(view) - _DIGEST_BYTES
     if size > min(_MAX_JSON, end - _HEADER.size):
-        raise DecodeError("stored arrays: the header is longer than the data")
+        raise DecodeError("damaged data: the header is longer than the data")
     if hashlib.sha256(view[:end]).digest() != view[end:]:
-        raise DecodeError("stored arrays: the data is damaged, because its digest does not fit")
+        raise DecodeError("damaged data: its digest does not fit")
     start = _HEADER.size + size
     described, meta = _description(bytes(view[_HEADER.size : start]))
     arrays: dict[str, Array] = {}
@@ -71,12 +71,12 @@ def decode(data: bytes | memoryview) -> tuple[dict[str, Array], dict[str, Any]]:
         kind = np.dtype(dtype)
         stop = start + math.prod(shape) * kind.itemsize
         if stop > end or name in arrays:
-            raise DecodeError("stored arrays: the data is too short, or two arrays share a name")
+            raise DecodeError("damaged data: too short, or two arrays share a name")
         flat = np.frombuffer(view[start:stop], dtype=kind.newbyteorder("<"))
         arrays[name] = flat.astype(kind).reshape(shape)
         start = stop
     if start != end:
-        raise DecodeError("stored arrays: the data is too long")
+        raise DecodeError("damaged data: too long")
     return arrays, meta
 
 
@@ -88,13 +88,13 @@ def _description(text: bytes) -> tuple[list[tuple[str, str, tuple[int, ...]]], d
         described, meta = fields["arrays"], fields["meta"]
         found = [(name, dtype, tuple(shape)) for name, dtype, shape in described]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DecodeError(f"stored arrays: the header is invalid ({error})") from error
+        raise DecodeError(f"damaged data: the header is invalid ({error})") from error
     for name, dtype, shape in found:
         sizes_fit = len(shape) <= 32 and all(type(n) is int and n >= 0 for n in shape)
         sizes_fit = sizes_fit and math.prod(max(n, 1) for n in shape) < 1 << 40
         is_named = isinstance(name, str) and isinstance(dtype, str) and dtype in _DTYPES
         if not is_named or not sizes_fit:
-            raise DecodeError("stored arrays: the name, dtype or shape of an array is invalid")
+            raise DecodeError("damaged data: the name, dtype or shape of an array is invalid")
     if not isinstance(meta, dict):
-        raise DecodeError("stored arrays: the header lacks the JSON object meta")
+        raise DecodeError("damaged data: the header lacks the JSON object meta")
     return found, meta

@@ -382,5 +382,5 @@ def forget_log(ledger: Ledger) -> None:
         busy = ledger._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     if busy:
         log.warning(
-            "another program reads state.sqlite, so deleted data is erased in a later round"
+            "another program reads state.sqlite, so deleted data stays on the disk for longer"
         )
