@@ -134,8 +134,8 @@ def test_the_log_has_counts_only(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records] == [
         "segment few: the sums of 2 positions were outside the range of honest reports, and are "
         "zero now",
-        "the sum of the reports' weights was out of range. Both servers replaced it by 15, the end "
-        "of the range",
+        "the sum of the reports' weights was outside the range of honest reports, so both servers "
+        "set it to 15, the end of this range",
     ]
 
 

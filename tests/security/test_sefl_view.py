@@ -311,7 +311,7 @@ def test_renewed_servers_go_on_and_take_nothing_of_the_old_plan() -> None:
     assert fresh.plan.draft == plan.draft
     assert fresh.plan.public_key != plan.public_key
     assert fresh.model is aggregator.model
-    with pytest.raises(ProtocolError, match="above the last one, 5"):
+    with pytest.raises(ProtocolError, match="choose a number above 5"):
         fresh.open_round(5)
     fresh.open_round(6)
     with pytest.raises(DecodeError, match="another plan"):

@@ -70,7 +70,7 @@ def test_a_flood_of_lines_is_cut_and_counted() -> None:
     lines = lines_of(r"os.write(2, b'E0000 00:00:1.2 7 a.cc:3] no\n' * 1000)")
     assert [line["message"] for line in lines[:-1]] == ["no"] * 20
     assert (lines[-1]["message"], lines[-1]["count"]) == (
-        "more lines of native code were left out",
+        "native code wrote more lines, which are left out",
         980,
     )
 

@@ -394,7 +394,7 @@ def test_rounds_are_numbered_upward_and_entered_before_they_are_sealed() -> None
     server = Server(plan=plan, model=make_model(plan))
     run_round(server, updates_of(plan, widths), widths, round_number=5)
     for number in (4, 5):
-        with pytest.raises(ProtocolError, match="above the last one, 5"):
+        with pytest.raises(ProtocolError, match="choose a number above 5"):
             server.open_round(number)
     with pytest.raises(ParameterError, match="whole number"):
         server.open_round("6")  # type: ignore[arg-type]

@@ -238,8 +238,11 @@ class FixedPoint:
             )
         if (rounding_key is not None) != (self.rounding == "stochastic"):
             raise ParameterError(
-                "rounding='stochastic' needs random bytes (rounding_seed= or rounding_key=), and "
-                "rounding='nearest' takes none: add or leave out this argument"
+                "rounding='nearest' takes no random bytes: leave out rounding_seed= or "
+                "rounding_key="
+                if self.rounding == "nearest"
+                else "rounding='stochastic' needs random bytes: pass rounding_seed= or "
+                "rounding_key="
             )
         num_clipped = 0
         if largest > self.clip:

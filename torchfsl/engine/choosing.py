@@ -154,7 +154,7 @@ def choose_rows(
     if keeper is None and rows.choice is None and not bool(chosen.all()):
         raise ParameterError(
             f"segment {segment.name!r}: {total.ids.numel()} rows changed, and a client may send "
-            f"{segment.k_max}{' rows of the union' if segment.subset else ''}: train on fewer "
+            f"{segment.k_max}{' of the public rows' if segment.subset else ''}: train on fewer "
             "batches, keep the other rows in a residual, or make a plan with a larger "
             "rows_per_client"
         )

@@ -110,7 +110,7 @@ def check_budget(folder: Path) -> str:
     goes_on = opened < plan.max_rounds and "halted" not in stored  # else the noise is wiped
     if plan.noise_taps and kept < ring_bytes(plan) and goes_on:
         raise ParameterError(
-            f"{told}. The files of past noise have {kept:,} of {ring_bytes(plan):,} bytes. Privacy "
+            f"{told}. Files of past noise have {kept:,} of {ring_bytes(plan):,} bytes. Privacy "
             "holds, but later rounds have more noise: find out what removed these files"
         )
     return f"{told}, bytes of past noise {kept:,}"

@@ -215,8 +215,8 @@ class Framing(Generic[AnyPlan, Kind]):
         code = kind_code(data)
         if code not in set(self.kinds):
             raise DecodeError(
-                f"expected a header of {HEADER_BYTES} bytes with a message kind of {self.system}, "
-                f"got {len(data)} bytes and kind {code}",
+                f"expected a header of {HEADER_BYTES} bytes with one of the message kinds of "
+                f"{self.system}, got {len(data)} bytes and kind {code}",
                 code="wrong-kind",
             )
         _, _, _, _, round_number, client, _, _ = self.layout.unpack_from(data)

@@ -136,7 +136,7 @@ class OptimizerSettings:
             if not valid or (is_count and not 0 <= value < 1 << 32):
                 raise DecodeError(
                     f"{name!r} in the server optimizer's state does not fit this model in shape, "
-                    "dtype or value: load the state that its servers saved",
+                    "dtype or value: load a state that servers of this model saved",
                     code="optimizer-state",
                 )
         optimizer.load_state(moments)

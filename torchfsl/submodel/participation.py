@@ -42,8 +42,8 @@ class Participation:
         wait = self.last.get(client, index - self._separation) + self._separation - index
         if wait > 0:
             raise RejectedSubmission(
-                f"client {client} participates too early: leave out this client in this round. It "
-                f"may report again after {wait} more round{'s' * (wait > 1)} with an aggregate",
+                f"client {client} participates too early: leave out this client until {wait} more "
+                "rounds have ended with an aggregate",
                 code="too-early",
             )
 

@@ -462,8 +462,8 @@ def _check_taps(plan: SubmodelPlan) -> None:
         )
     if plan.opens_counts_first or plan.keeps_positions:
         raise ParameterError(
-            "torchfsl cannot compute the privacy of noise_taps with min_contributors or "
-            "max_epochs above 1: calibrate with band=1",
+            "torchfsl cannot compute the privacy of correlated noise (noise_taps) with "
+            "min_contributors or max_epochs above 1: calibrate with band=1",
             code="not-accounted",
         )
     most = max(plan.noise_sigma, plan.lane_sigma)

@@ -42,7 +42,7 @@ def read_plan(
     if len(text) > _MAX_BYTES:
         raise DecodeError(
             f"the text of the plan has {len(text)} bytes, expected at most {_MAX_BYTES}: make a "
-            "plan with fewer tensors, or a smaller union",
+            "plan with fewer tensors, or restrict it to fewer positions",
             code="plan-too-large",
         )
     try:

@@ -41,8 +41,8 @@ def new_round_number(given: object, last_round: int) -> int:
     number = check_number("round_number", given)
     if number <= last_round:
         raise ProtocolError(
-            f"the round number is {number}, and each number is used once: choose a number above "
-            f"the last one, {last_round}",
+            f"the round number is {number}, and the last one was {last_round}: choose a number "
+            f"above {last_round}",
             code="round-number-used",
         )
     return number

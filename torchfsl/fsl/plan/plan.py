@@ -371,8 +371,8 @@ def _check_audit(plan: Plan) -> None:
         check_hex("audit_keys and auditors", key, SIGN_KEY_BYTES)
     if plan.proofs != "norm":  # these need check words: without both, one client adds any offset
         raise ParameterError(
-            "an audit finds no lie if a client may send any values: make a plan with "
-            "proofs='norm' and l2_bound, or with audit='none'",
+            "an audit cannot detect a server's lie if clients may send any values: make a plan "
+            "with proofs='norm' and l2_bound, or with audit='none'",
             code="audit-conditions",
         )
 

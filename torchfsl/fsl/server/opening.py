@@ -302,8 +302,8 @@ def _with_dense(
         _count(opened, segment.name, *(int(np.count_nonzero(x)) for x in (wrong, far & ~wrong)))
         opened.sums[segment.name] = values
     if clamped:
-        log.warning("the sum of the reports' weights was out of range. Both servers replaced it by "
-                    "%d, the end of the range", weight)  # fmt: skip
+        log.warning("the sum of the reports' weights was outside the range of honest reports, so "
+                    "both servers set it to %d, the end of this range", weight)  # fmt: skip
     return dataclasses.replace(opened, total_weight=weight, weight_clamped=clamped)
 
 

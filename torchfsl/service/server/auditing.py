@@ -233,8 +233,8 @@ class AuditDesk:
         shown = record, said.commitment
         if held in (None, shown):
             raise ProtocolError(
-                f"round {number}: this commitment of server {peer} is the stored one, so it proves "
-                "nothing: send one that differs",
+                f"round {number}: this commitment of server {peer} is the stored one. Only another "
+                "commitment that it signed proves a lie: send that one",
                 code="wrong-step",
             )
         parts = named_parts(node.plan, number, peer, shown, *TWICE)

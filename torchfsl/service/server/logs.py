@@ -134,7 +134,9 @@ def _read(lines: IO[str]) -> None:
 def _tell_left_out(count: int) -> None:
     if count > _LINES:
         fields = {"count": count - _LINES}
-        logging.getLogger("stderr").warning("more lines of native code were left out", extra=fields)
+        logging.getLogger("stderr").warning(
+            "native code wrote more lines, which are left out", extra=fields
+        )
 
 
 def _log_native(line: str) -> None:

@@ -151,8 +151,8 @@ class Node:
         self.storage.check_not_halted()
         if (running := self.storage.running()) is not None:
             raise ProtocolError(
-                f"round {running.number} has not ended (state: {running.state}): end it with "
-                "`torchfsl close` or `torchfsl abandon`"
+                f"round {running.number} has not ended (state: {running.state}): finish it with "
+                "`torchfsl close`, or give it up with `torchfsl abandon`"
             )
         message = self._make(number, Kind.ROUND_STATE)
         self.storage.open_log(number)
