@@ -118,6 +118,6 @@ def test_an_abandoned_round_ends_the_coordinators_program_in_one_line(tmp_path: 
         assert "Traceback" not in said
         last = said.splitlines()[-1]
         assert last.startswith(
-            "coordinator: round 0 ended unopened: the coordinator abandoned it (the "
+            "coordinator: round 0 ended without an aggregate: the coordinator abandoned it (the "
             "coordinator expected"
         )

@@ -50,7 +50,7 @@ def test_a_weight_out_of_range_is_refused_on_entering_and_both_servers_get_a_rep
     servers, before = fed.local_servers(), fed.server_state()
     with two_others(fed, servers) as result:
         rnd = fed.round(servers, 0, batches=BATCHES, weight=bad)
-        with pytest.raises(ParameterError, match=r"max_weight=3.*pass min\(weight, 3\)"):
+        with pytest.raises(ParameterError, match=r"max_weight=3.*pass max\(1, min\(weight, 3\)\)"):
             rnd.__enter__()
         now = fed.server_state()
         assert all(np.array_equal(now[name], value) for name, value in before.items())
@@ -67,7 +67,7 @@ def test_a_weight_out_of_range_set_in_the_block_is_refused_by_a_report_too(bad: 
         rnd.__enter__()
         train(fed)
         rnd.weight = bad
-        with pytest.raises(ParameterError, match=r"pass min\(weight, 3\)"):
+        with pytest.raises(ParameterError, match=r"pass max\(1, min\(weight, 3\)\)"):
             rnd.__exit__(None, None, None)
         assert rnd.update is None
     assert result.clients == (0, 1, 2)

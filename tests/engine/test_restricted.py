@@ -104,7 +104,7 @@ def test_without_a_residual_rows_outside_the_union_are_refused() -> None:
     plan = restricted(engine_plan(hooks), rows4=[1, 2])
     hooks.begin_round()
     train(model, [optimizer], [make_batch(1)])
-    with pytest.raises(ParameterError, match=r"'rows4'.* allows 2 of its public union.* residual"):
+    with pytest.raises(ParameterError, match=r"'rows4'.* may send 2 of the public rows.* residual"):
         hooks.update(plan)
 
 

@@ -217,7 +217,7 @@ def test_a_plan_with_one_byte_changed_never_reads_as_the_same_plan(data: st.Data
 
 
 @pytest.mark.parametrize(
-    ("version", "side"), [(WIRE_VERSION + 1, "torchfsl here"), (0, "torchfsl where it was made")]
+    ("version", "side"), [(WIRE_VERSION + 1, "torchfsl here"), (0, "torchfsl at the coordinator")]
 )
 def test_a_plan_of_another_version_names_the_side_to_upgrade(version: int, side: str) -> None:
     fields = copy.deepcopy(FIELDS)

@@ -448,7 +448,7 @@ def test_a_task_beside_another_takes_its_part_of_the_budget() -> None:
         ({**FEW, "band": 0}, "choose a band from 1 to 22"),
         ({**FEW, "max_participations": -1}, "choose max_participations of 0"),
         ({**FEW, "min_separation": 90}, "1 to 89"),
-        ({**FEW, "clients": 21_000}, "choose one of max_clients=943, more clients"),
+        ({**FEW, "clients": 21_000}, "Remedies: max_clients=943, more clients"),
         ({**MANY, "clients": 11_100}, "cannot fill 89 rounds"),
     ],
 )

@@ -247,7 +247,7 @@ def test_a_round_that_opens_nothing_charges_nobody() -> None:
 def test_the_error_says_how_many_rounds_to_wait() -> None:
     servers = servers_of(limited(min_separation=9))
     play(servers, 0, 1, 2)
-    with pytest.raises(RejectedSubmission, match="until 8 more rounds have opened"):
+    with pytest.raises(RejectedSubmission, match="until 8 more rounds have ended with"):
         servers[0].participation.check(1, servers[0].rounds_opened)
 
 

@@ -298,7 +298,7 @@ def test_positions_outside_the_union_are_refused_and_the_wire_shows_nothing() ->
         wire = Wire(servers)
         client = Client(plan, wire, client_id=1)
         if rows[1] == 11:
-            with pytest.raises(ParameterError, match="outside the union"):
+            with pytest.raises(ParameterError, match="outside the plan's union"):
                 client.start_round(0, indices={"table": rows})
         else:
             update = inside(random_update(mixed_plan(), np.random.default_rng(0)), UNIONS)

@@ -260,7 +260,7 @@ def _wide() -> Plan:
     ("plan", "text"),
     [
         (dataclasses.replace(mixed_plan(secure=False, min_clients=2), max_rounds=2), "verified"),
-        (dataclasses.replace(mixed_plan(), max_rounds=2), "min_clients wants 2"),
+        (dataclasses.replace(mixed_plan(), max_rounds=2), "'min_clients' wants 2"),
         (mixed_plan(min_clients=2), "max_rounds is unbounded; the floor 'max_rounds' allows 2"),
         (dataclasses.replace(_wide(), max_rounds=2), "'t': k_max is 5; the floor 'max_k' allows 4"),
     ],
@@ -291,7 +291,7 @@ def test_only_the_owner_has_coins_tossed(pair: Pair) -> None:
     with contextlib.closing(Owner(pair.urls, pair.tls, policy=HASTY)) as owner:
         for bad in ("00", "zz" * 32, "00" * 33):
             request = calls.encode_request(template=bad)
-            with pytest.raises(DecodeError, match="template must be 32 bytes"):
+            with pytest.raises(DecodeError, match="template must be 64 lower-case hex digits"):
                 owner.links.links[0].call("Toss", request, limit=32)
 
 

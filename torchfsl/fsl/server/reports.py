@@ -206,8 +206,9 @@ class Report(Arrivals):
         done = "reported" if self.seen else "started"
         lost = ", and its report does not count" if self.seen else ""
         self.reject(
-            f"{what}. It had already {done} in this round, so it is out of the round{lost}. Give "
-            "each client its own number, and let this one participate in the next round"
+            f"{what}. This client had already {done} in this round, so it is out of the round"
+            f"{lost}. Give each client its own number, and let this one participate in the next "
+            "round"
         )
 
 

@@ -216,7 +216,7 @@ def query_proof(
         ValueError: other shapes, or an element that is not below p.
     """
     if proof.ndim != 2 or proof.shape[1:] != (2,) or not 0 < num_wires < len(proof):
-        raise ValueError("a proof must have shape [n, 2]: a row per wire, then coefficients")
+        raise ValueError("a proof must have shape [n, 2]: a seed per wire, then coefficients")
     if order < 1 or order & (order - 1) or order >> 24:
         raise ValueError("the number of points must be a power of two up to 2**23")
     num_rows = len(parts[0]) if parts else 0

@@ -113,7 +113,7 @@ nb::tuple query_proof(const In& proof, std::int64_t num_wires, std::int64_t orde
   args.proof = data_of<std::uint64_t>(proof, "proof", 2);
   if (proof.shape(1) != 2) refuse("a field element has two words");
   if (num_wires < 1 || static_cast<std::size_t>(num_wires) >= proof.shape(0)) {
-    refuse("a proof has a seed a wire, and coefficients");
+    refuse("a proof must have shape [n, 2]: a seed per wire, then coefficients");
   }
   args.num_wires = static_cast<std::size_t>(num_wires);
   args.num_coefficients = proof.shape(0) - args.num_wires;
