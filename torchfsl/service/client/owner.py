@@ -199,7 +199,7 @@ class Owner:
         row = self._wait("Close", OPEN_STATES, {"round": number})
         if row["state"] != StoredState.APPLIED:
             raise ProtocolError(
-                f"round {number} ended unopened: {row['reason']}", code="round-unopened"
+                f"round {number} ended without an aggregate: {row['reason']}", code="round-unopened"
             )
         return row
 
