@@ -237,7 +237,7 @@ class Coordinator(Closing):
         opened, found = self._owner.result()
         if found != number:
             raise ProtocolError(
-                f"round {number} ended without an aggregate, and the last round with one is {found}; {_NEXT}"
+                f"round {number} ended without an aggregate (the last one is of round {found}); {_NEXT}"
             )
         cost = predict(self.plan)
         return RoundResult(
