@@ -237,7 +237,8 @@ class Coordinator(Closing):
         opened, found = self._owner.result()
         if found != number:
             raise ProtocolError(
-                f"round {number} ended without an aggregate (the last one is of round {found}); {_NEXT}"
+                f"round {number} ended without an aggregate (the last one is of round {found}); "
+                f"{_NEXT}"
             )
         cost = predict(self.plan)
         return RoundResult(
