@@ -359,7 +359,9 @@ def test_evidence_has_the_noise_that_counted_in_the_replay_and_no_other(tmp_path
     liar, judge = servers[LIAR], judges[LIAR]
     ring, stored = NoiseRing(tmp_path, PLAN), b"{}"
     ring.attach(noise_of(judge), stored)
-    with pytest.raises(LedgerError, match=f"expected noise slots below {len(ring.slots)}, got .99"):
+    with pytest.raises(
+        LedgerError, match=f"expected past noise in places 0 to {len(ring.slots) - 1}, got .99"
+    ):
         ring.attach(noise_of(judge), b'{"99": [1, "", 1]}')
     for number in (1, 2, 3):
         opened(servers, judges, number)

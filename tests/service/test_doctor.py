@@ -378,7 +378,9 @@ def test_a_removal_that_fails_hides_no_reason(
         monkeypatch.setattr(Path, "unlink", refuse)
         with pytest.raises(ParameterError, match="cannot listen"):
             _start(path)
-    assert "cannot remove the files of a failed start: [Errno 30] Read-only" in caplog.text
+    assert (
+        "cannot remove the files that this failed start made: [Errno 30] Read-only" in caplog.text
+    )
     monkeypatch.undo()
     _start(settings(folder))
 

@@ -134,9 +134,14 @@ def test_reports_of_an_open_round_are_counted_before_it_closes() -> None:
 @pytest.mark.parametrize(
     ("expected", "reports", "ended", "said"),
     [
-        (3, 1, 60.5, "too few (the coordinator expected 3 reports, its 50 s ran out)"),
+        (
+            3,
+            1,
+            60.5,
+            "too few (the coordinator expected 3 reports, the 50 s of this round ran out)",
+        ),
         (3, 1, 40.0, "too few (the coordinator expected 3 reports)"),
-        (0, 1, 60.5, "too few (its 50 s ran out)"),
+        (0, 1, 60.5, "too few (the 50 s of this round ran out)"),
         (3, 3, 60.5, "too few"),
     ],
 )

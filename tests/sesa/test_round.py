@@ -304,7 +304,7 @@ def test_weights_and_foreign_positions_are_refused() -> None:
         aggregation.participant(16).start_round(1, indices={"table": [0, 1, 2]})
     with pytest.raises(ParameterError, match="expected positions for the segments"):
         aggregation.participant(19).start_round(1)
-    with pytest.raises(ParameterError, match="not one of the clients of this round"):
+    with pytest.raises(ParameterError, match="not among the clients of this round"):
         aggregation.participant(11)
 
 

@@ -208,7 +208,7 @@ class AuditorProcess:
                 self._past.check(auditor.noise)
         except (Error, OSError) as error:
             verdict |= {"refused": str(error), "told": True}
-            log.error("round %d: the transcript cannot be judged: %s", number, error)
+            log.error("round %d: the auditor cannot check the server's messages: %s", number, error)
         else:
             verdict |= self._said(auditor, found)
             level = logging.ERROR if found.step else logging.INFO

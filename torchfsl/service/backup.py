@@ -24,6 +24,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service import task as tasks
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.state import arrays, vault
+from torchfsl.service.state.ledger import REMEDY
 from torchfsl.service.task import Past, Task
 from torchfsl.submodel.server_model import ServerModel
 
@@ -71,7 +72,9 @@ class Backup:
                 return cls._of_stored(folder, stored)
             except (FileNotFoundError, DecodeError) as error:
                 if settings_of(folder).get("model") == stored["model"]:
-                    raise DecodeError(f"the model in {folder} cannot be read: {error}") from None
+                    raise DecodeError(
+                        f"the model in {folder} cannot be read ({error}): {REMEDY}"
+                    ) from None
         raise ParameterError(f"the model in {folder} changes too fast to be read: try again")
 
     @classmethod

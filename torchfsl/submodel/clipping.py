@@ -48,9 +48,9 @@ def with_shares(segments: Sequence[AnySegment], bound: int, clip: Clip) -> tuple
         if share * share < least:
             enough = ceil_div(count * (math.isqrt(least - 1) + 1) ** 2, parts)
             raise ParameterError(
-                f"clip={clip!r} limits segment {segment.name!r} to a norm of {share} of the "
-                f"l2_bound {bound}, and rounding alone can exceed {share}: use an l2_bound of at "
-                f"least {math.isqrt(enough - 1) + 1}, more frac_bits, or clip='whole'",
+                f"clip={clip!r} limits the norm of segment {segment.name!r} to {share} (l2_bound "
+                f"is {bound}), and rounding alone can exceed {share}: use an l2_bound of at least "
+                f"{math.isqrt(enough - 1) + 1}, more frac_bits, or clip='whole'",
                 code="bound-too-small",
             )
         own = segment.l2_bound if parts == count else share

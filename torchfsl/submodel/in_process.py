@@ -167,6 +167,8 @@ class OfCohort(Generic[_Member]):
         """
         if client not in self._cohort:
             raise ParameterError(
-                f"client {client} is not one of the clients of this round", code="not-in-cohort"
+                f"client {client} is not among the clients of this round: begin the round with "
+                "this client",
+                code="not-in-cohort",
             )
         return self._cohort[client]

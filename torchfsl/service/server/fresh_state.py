@@ -48,7 +48,7 @@ class FreshState:
         try:
             self._remove(self._known)
         except OSError as error:
-            log.warning("cannot remove the files of a failed start: %s", error)
+            log.warning("cannot remove the files that this failed start made: %s", error)
         self.keep()
 
     def _remove(self, known: set[Path]) -> None:

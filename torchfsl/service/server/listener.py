@@ -83,7 +83,9 @@ class Listener:
             except Exception as error:  # the port is not free yet, or a key is being rotated
                 if str(error) != why:
                     why = str(error)
-                    log.warning("cannot start gRPC again yet", exc_info=error)
+                    log.warning(
+                        "gRPC does not start again yet; the server tries on", exc_info=error
+                    )
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _stop(self, server: grpc.aio.Server) -> None:

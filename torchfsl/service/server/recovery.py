@@ -157,7 +157,7 @@ def file_again(storage: Storage, server: Server, row: RoundRow) -> bool:
         try:
             server.receive(report_log[position])
         except RejectedSubmission as error:
-            log.info("after a restart, this server rejects a stored message again: %s", error)
+            log.info("after its restart, the server rejects a stored message again: %s", error)
     if damage:
         log.error("round %d: acknowledged reports are lost: %s", row.number, damage)
         storage.end_unopened(row.number, f"the report log is damaged: {damage}", server)

@@ -256,7 +256,9 @@ class Storage:
         )
         vault.write_whole(kept / "task.json", task)
         vault.write_whole(kept / "model.fsl", self._model_file().read_bytes())
-        _succession_log.info("the model of the earlier task is kept", extra={"path": str(kept)})
+        _succession_log.info(
+            "a copy of the earlier task's model is kept", extra={"path": str(kept)}
+        )
 
     # --- a round ------------------------------------------------------------------------------
 

@@ -101,7 +101,8 @@ class RoundRow:
         if self.reports < self.expected:
             parts.append(f"the coordinator expected {self.expected} reports")
         if ended >= self.closes_at and (parts or not self.expected):
-            parts.append(f"its {self.closes_at - self.opened_at:.0f} s ran out")
+            seconds = f"{self.closes_at - self.opened_at:.1f}".removesuffix(".0")
+            parts.append(f"the {seconds} s of this round ran out")
         return f"{self.reason} ({', '.join(parts)})" if parts else self.reason
 
 

@@ -121,7 +121,7 @@ class NoiseRing:
             }
             if named and not 0 <= min(named) <= max(named) < len(self.slots):
                 raise ValueError(
-                    f"expected noise slots below {len(self.slots)}, got {sorted(named)}"
+                    f"expected past noise in places 0 to {len(self.slots) - 1}, got {sorted(named)}"
                 )
         except (AttributeError, TypeError, ValueError) as error:
             raise LedgerError(
