@@ -23,7 +23,8 @@ from torchfsl.service.command import main
 from torchfsl.service.doctor import _opens_rows
 from torchfsl.service.local import LoopbackServers, free_ports
 from torchfsl.service.net.certificates import make_development_certificates
-from torchfsl.service.server import door
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.server import door, process
 from torchfsl.service.server.process import ServerProcess, serve
 from torchfsl.service.state.ledger import Ledger
 from torchfsl.service.state.witness import Progress, Witness
@@ -173,6 +174,19 @@ def test_too_few_files_and_open_keys_are_named(
     found = failures(capsys, "--config", settings(folder))
     assert any("others can read" in line and "chmod 600" in line for line in found)
     assert any("connections, got 256: raise the hard limit" in line for line in found)
+
+
+def test_a_server_warns_of_a_private_key_that_others_can_read(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = TlsFiles.in_folder(folder / "certs", "server-0")
+    process._warn_of_open_keys(files)
+    assert not caplog.records
+    files.key.chmod(0o644)
+    process._warn_of_open_keys(files)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"others can read {files.key}: run `chmod 600 {files.key}`"
+    ]
 
 
 def test_a_running_server_is_asked_with_its_own_files(

@@ -117,7 +117,7 @@ def test_a_time_without_answers_is_logged_when_it_begins_and_when_it_ends(
     assert whys == ["", "server 1: down 0", "server 1: down 1", "server 1: down 2"]
     assert not link.unreachable
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", "the other server does not answer: server 1: down 0"),
+        ("WARNING", "the other server does not answer: server 1: down 0 (peer = https://unused:1)"),
         ("INFO", "the other server answers again, 0 s after the first call without an answer"),
     ]
 

@@ -215,7 +215,7 @@ def older_model(folder: Path) -> None:
 DAMAGES = {
     lose_ledger: "is gone, and models, reports, opened.fsl in its folder are left",
     empty_ledger: "is gone, and models, reports, opened.fsl in its folder are left",
-    new_ledger: "is empty or older than the rollback counter",
+    new_ledger: "is missing, empty or older than the rollback counter",
     scramble_ledger: "is damaged",
     lambda folder: shutil.rmtree(folder / "models"): "the current model in .* cannot be used",
     change_model: "the current model in .* cannot be used",

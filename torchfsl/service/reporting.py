@@ -40,8 +40,9 @@ def show_state(folder: Path, num_rounds: int) -> int:
         rounds = ledger.rounds("ORDER BY number DESC LIMIT ?", num_rounds)
         for row in reversed(rounds):
             seconds = (row.ended_at or time.time()) - row.opened_at
+            reports = row.reports if row.reports or row.ended_at is not None else "-"
             say(
-                f"{row.number:>8} {row.state:<10} {row.reports:>16} {row.expected or '':>9} "
+                f"{row.number:>8} {row.state:<10} {reports:>16} {row.expected or '':>9} "
                 f"{row.accepted:>11} {row.bytes / 1e6:>9.2f} {seconds:>8.1f}  {printable(row.why)}"
             )
         for name in ("reports", "models"):

@@ -119,8 +119,8 @@ class TlsFiles:
             ) from error
         if public != load_certificate(chain).public_key():
             raise ParameterError(
-                f"{self.key} is not the key of the certificate {self.certificate}: put the key of "
-                "this certificate there"
+                f"{self.key} is not the key of the certificate {self.certificate}: put a "
+                "certificate and its own key there"
             )
         return key, chain
 

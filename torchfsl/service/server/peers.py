@@ -130,7 +130,7 @@ class PeerLink:
         """Keep why there is no answer, and log it when that begins."""
         if not self.why:
             self._since = time.monotonic()
-            log.warning("the other server does not answer: %s", error)
+            log.warning("the other server does not answer: %s (peer = %s)", error, self._url)
         self.why = str(error)
 
     def _answered(self) -> None:

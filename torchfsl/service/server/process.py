@@ -99,8 +99,8 @@ class ServerProcess:
         if identity != Identity(Role.SERVER, settings.party):
             raise ParameterError(
                 f"expected the certificate of server {settings.party} in "
-                f"{settings.tls.certificate}, got that of {identity}: put the certificate of "
-                f"server {settings.party} there",
+                f"{settings.tls.certificate}, got that of {identity}: correct party, or put the "
+                f"certificate of server {settings.party} there",
                 code="wrong-certificate",
             )
         self.settings = settings
@@ -192,6 +192,7 @@ class ServerProcess:
             driver.resume()
         audits.resume()
         self._fresh.keep()
+        _warn_of_open_keys(settings.tls)
         log.info("server %d listens on port %d", settings.party, self.port)
 
     def _reach_peer(self) -> PeerLink:
@@ -349,6 +350,13 @@ def check_addresses(settings: ServeSettings) -> None:
             "expected the URL of the other server in --peer, got the address of this server: give "
             f"the URL of server {1 - settings.party}"
         )
+
+
+def _warn_of_open_keys(files: TlsFiles) -> None:
+    """Log each private key that every user of this machine can read."""
+    for path in (files.key, files.seal_certificate.with_suffix(".key")):
+        if path.stat().st_mode & 0o007:
+            log.warning("others can read %s: run `chmod 600 %s`", path, path)
 
 
 def _fitting(limits: Limits, doors: int) -> Limits:

@@ -172,7 +172,9 @@ class Turn(Stream):
             DecodeError: it sent more.
         """
         if not self._has_ended and await self._chunk():
-            raise DecodeError("expected the end of the message, got more bytes")
+            raise DecodeError(
+                "the caller sent more bytes than the header of its message says: send exactly these"
+            )
 
     def _framed(self, data: bytes | memoryview) -> Iterator[bytes]:
         return calls.replied(data)

@@ -359,8 +359,8 @@ def check_progress(
     if identity is None:
         if seen is not None and seen.generation:
             raise LedgerError(
-                f"{path} is empty or older than the rollback counter {counter}, by which "
-                f"this server has done {seen.generation} steps: {REMEDY}"
+                f"{path} is missing, empty or older than the rollback counter {counter}, which has "
+                f"{seen.generation} steps of this server: {REMEDY}"
             )
     elif seen is None:
         raise LedgerError(
