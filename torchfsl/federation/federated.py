@@ -92,7 +92,7 @@ class Federated:
         average: how the servers divide sums. `clients` divides by all clients of the round, and
             servers learn nothing more. `rows` divides each row by the clients that sent it, and
             servers learn these counts. `weight` divides by weights of clients, and servers learn
-            the sum of weights of each row.
+            the sums of weights of each row and of all reports.
         rows: policy of the tables that are sent by row: `auto` for every trained `nn.Embedding`
             and `nn.EmbeddingBag` whose `forward` is torch's own, a `Rows`, or None for none.
         rest: policy of all other parameters; `Dense()` when None.

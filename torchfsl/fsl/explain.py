@@ -179,7 +179,10 @@ def _noise_in_mean(plan: Plan, found: privacy.Guarantee) -> str:
     norm = spread * math.sqrt(values)
     # Means add up over rounds, noise by the root, and correlated noise to about a third of that.
     most = math.sqrt(found.rounds) * (3 if plan.noise_taps else 1)
-    ways = "More clients per round, fewer participations, fewer values or a larger epsilon lower it"
+    ways = (
+        f"Up to {most:.3g} times, the task can learn. More clients per round, fewer "
+        "participations, fewer values or a larger epsilon lower it"
+    )
     if norm > most:
         enough = math.ceil(plan.max_clients * norm / most)
         fewer = math.floor(values * (most / norm) ** 2)
@@ -257,7 +260,9 @@ def _grouped(plan: Plan) -> list[str]:
         reach.append(("the dense part", together, one))
     wider = [f"{name} can reach {most}" for name, most, one in reach if most > one]
     proven = "Reports prove all shares, with room for rounding"
-    if plan.proofs != "norm":
+    if not plan.with_trees:
+        proven = "Reports prove no share, because all segments are dense"
+    elif plan.proofs != "norm":
         proven = "Reports prove no share: choose proofs='norm' to prove them"
     elif wider:
         proven = f"Reports prove these shares, except that {', '.join(wider)}"

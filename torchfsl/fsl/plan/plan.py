@@ -220,9 +220,11 @@ class Plan(SubmodelPlan):
             )
             return "Servers also learn: how many clients sent each row." + closed
         if self.lane == "weight":
+            total = " and of all reports" if self.dense else ""
             return (
-                "Servers also learn: the sum of weights of each row. A sum that only one client's "
-                "weight explains tells both servers that the row's sum is that client's update."
+                f"Servers also learn: the sum of weights of each row{total}. A sum that only one "
+                "client's weight explains tells both servers that the row's sum is that client's "
+                "update."
             )
         alone = ""
         if self.min_clients == 1:
@@ -341,8 +343,9 @@ def _check_proofs(plan: Plan) -> None:
             )
     if not plan.verified or plan.payload != "values":
         raise ParameterError(
-            f"proofs={plan.proofs!r} needs segments with trees and check words: make a plan with "
-            "malicious_security=True and a segment with trees, or with proofs='none'",
+            f"proofs={plan.proofs!r} needs trees with check words: make a plan with "
+            "malicious_security=True and a segment that is not dense (above_break_even='keep' "
+            "keeps rows), or proofs='none'",
             code="proof-conditions",
         )
     if any(segment.name == CARRIES for segment in plan.segments):
