@@ -81,7 +81,10 @@ class Body:
         """
         message = messages.decode(server.plan, data, cls.kind)
         if (message.party, message.round_number) != (server.party, server.last_round):
-            raise ProtocolError("the peer's message is for another server or round")
+            raise ProtocolError(
+                "the peer's message is for another server or round: "
+                "talk to the operator of the other server"
+            )
         return cls.decode(server.plan, message.body)
 
     @classmethod

@@ -94,7 +94,9 @@ def mask_update(union_plan: Plan, indices: Mapping[str, npt.ArrayLike]) -> Updat
     names = [segment.name for segment in union_plan.segments]
     if union_plan.payload != "masks":
         raise ParameterError(
-            "expected a plan from plan_union(), got another plan", code="segments-differ"
+            "expected a plan from plan_union(), got another plan: "
+            "pass the plan that plan_union() returned",
+            code="segments-differ",
         )
     if set(indices) != set(names):
         raise ParameterError(
@@ -237,7 +239,7 @@ def advise_union(
         )
     bound = min(union_bound or num_clients * segment.k_max, segment.index_space)
     if bound < 1:
-        raise ParameterError("expected a union_bound of 1 or more")
+        raise ParameterError("expected a union_bound of 1 or more: pass union_bound=1 or more")
     # The last positions have the most digits, so no union of that size makes a longer plan.
     last = range(segment.index_space - bound, segment.index_space)
     smaller = restrict(plan, {name: list(last)})

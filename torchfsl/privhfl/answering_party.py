@@ -133,7 +133,8 @@ class AnsweringParty:
         topic = message.topic
         if topic.answering != self.client or topic.querying not in self._offered:
             raise RejectedSubmission(
-                "the message is for another client, or from an unknown querying client"
+                "the message is for another client, or from an unknown querying client: "
+                "check which client sent it"
             )
         name = (topic.querying, topic.iteration, topic.batch)
         if message.kind == Kind.SERVE:

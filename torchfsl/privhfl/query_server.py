@@ -59,7 +59,9 @@ class _Sum:
                 self.running.pop(client, None)
                 self.shares.pop(client, None)
                 self.parts.pop(client, None)
-            raise RejectedSubmission(f"{message.kind.name} of client {client} arrived twice")
+            raise RejectedSubmission(
+                f"{message.kind.name} of client {client} arrived twice: send each message once"
+            )
 
 
 class QueryServer:
@@ -118,7 +120,8 @@ class QueryServer:
         serve = entry.running.get(topic.answering) if entry else None
         if entry is None or serve is None:
             raise RejectedSubmission(
-                f"{message.kind.name} arrived for a batch without a dealing message"
+                f"{message.kind.name} arrived for a batch without a dealing message: "
+                "call deal() first"
             )
         if message.kind == Kind.QUERY:
             entry.expect_once(message)
@@ -311,7 +314,9 @@ class _Serve:
             RejectedSubmission: ANSWER out of turn.
         """
         if not self._asked or message.topic.step != self._step + 2:
-            raise RejectedSubmission("ANSWER arrived out of order")
+            raise RejectedSubmission(
+                "ANSWER arrived out of order: send the answers in the order of the batches"
+            )
         self._step += 2
         try:
             return self._program.send(message.body)

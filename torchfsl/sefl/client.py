@@ -250,13 +250,16 @@ class ClientRound:
         digest, signed = bytes(message.body[:DIGEST_BYTES]), bytes(message.body[DIGEST_BYTES:])
         about = (message.round_number, message.client, digest)
         if about != (self._number, *self.named):
-            raise RejectedSubmission("the receipt is for another round, client or update")
+            raise RejectedSubmission(
+                "the receipt is for another round, client or update: tell the key holder"
+            )
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.plan.receipt_key))
         try:
             key.verify(signed, messages.receipt_text(self.plan, self._number, self.named))
         except InvalidSignature as error:
             raise RejectedSubmission(
-                "the signature of the receipt is not from the aggregator of the plan",
+                "the signature of the receipt is not from the aggregator of the plan: "
+                "tell the key holder",
                 code="wrong-signature",
             ) from error
         self.signed = signed

@@ -400,7 +400,8 @@ def judged(auditor: Auditor, number: int, key: bytes, data: bytes) -> Finding:
     found = auditor.replay(text, offered)
     if found.round_number != number:
         raise DecodeError(
-            f"expected the transcript of round {number}, got that of round {found.round_number}",
+            f"expected the transcript of round {number}, got that of round {found.round_number}: "
+            "give the transcript of this round",
             code="wrong-round",
         )
     if found.step:

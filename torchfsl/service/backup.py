@@ -65,7 +65,8 @@ class Backup:
             stored = settings_of(folder)
             if "task" not in stored:
                 raise ParameterError(
-                    f"the state in {folder} has no task yet, so there is no model to back up",
+                    f"the state in {folder} has no task yet, so there is no model to back up: "
+                    "start a task first",
                     code="no-task",
                 )
             try:
@@ -132,7 +133,10 @@ class Backup:
                 "backup` wrote"
             ) from error
         if meta.get("format") != _FORMAT or set(values) != {"task"}:
-            raise DecodeError(f"expected the format {_FORMAT!r} in {path}, got another format")
+            raise DecodeError(
+                f"expected the format {_FORMAT!r} in {path}, got another format: "
+                "name a file that `torchfsl backup` wrote"
+            )
         version, spent = meta.get("version"), meta.get("spent")
         if type(version) is not int or type(spent) is not int or min(version, spent) < 0:
             raise DecodeError(

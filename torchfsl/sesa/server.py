@@ -134,7 +134,8 @@ class Server:
         known = self._round.bodies[kind].setdefault(client, decoded.body)
         if known != decoded.body:
             raise RejectedSubmission(
-                f"client {client} sent two different messages {kind.name}",
+                f"client {client} sent two different messages {kind.name}: "
+                "give each client its own number",
                 code="conflicting-message",
             )
 
@@ -161,7 +162,10 @@ class Server:
         elif kind is Kind.MODEL:
             parts = [*encode_model(self.plan, self.model.state)]
         elif place not in self._round.survivors:
-            raise RejectedSubmission(f"client {client} dropped out of round {round_number}")
+            raise RejectedSubmission(
+                f"client {client} dropped out of round {round_number}: "
+                "participate in the next round"
+            )
         elif kind is Kind.SURVIVORS:
             parts = [self._round.masked]
         else:

@@ -63,11 +63,14 @@ class OptimizerSettings:
             )
         for field_ in dataclasses.fields(self)[1:]:
             if field_.name != "rates" and not is_number(getattr(self, field_.name)):
-                raise ParameterError(f"{field_.name} of the server optimizer is not a number")
+                raise ParameterError(
+                    f"{field_.name} of the server optimizer is not a number: pass a float"
+                )
         rates = self.rates
         if not isinstance(rates, Mapping) or not all(isinstance(name, str) for name in rates):
             raise ParameterError(
-                "expected rates of the server optimizer as a mapping from names of tensors to rates"
+                "expected rates of the server optimizer as a mapping from names of tensors to "
+                "rates: pass a dict"
             )
         if self.name != "lazy-adam" and rates:
             raise ParameterError(

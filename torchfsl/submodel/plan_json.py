@@ -58,8 +58,8 @@ def read_plan(
         raise DecodeError(f"the text is not a valid plan: {error}", code="invalid-plan") from error
     if plan.to_json().encode() != (text.encode() if isinstance(text, str) else text):
         raise DecodeError(
-            "the text is not a canonical plan: fields or formatting differ from those of "
-            "plan.to_json()",
+            "the text is not a canonical plan, because fields or formatting differ from those of "
+            "plan.to_json(): pass its text unchanged",
             code="invalid-plan",
         )
     return plan

@@ -128,7 +128,7 @@ class Segment:
                 code="unknown-option",
             )
         if not self.tensors:
-            raise ParameterError(f"{where} has no tensors")
+            raise ParameterError(f"{where} has no tensors: give it one tensor or more")
         if type(self.l2_bound) is not int or self.l2_bound < 0:
             raise ParameterError(f"{where}: l2_bound is {self.l2_bound!r}: choose 0 or more")
         if not 1 <= self.m <= MAX_POSITIONS:
@@ -344,7 +344,9 @@ def in_the_clear(segments: Iterable[AnySegment]) -> tuple[AnySegment, ...]:
 
 def _check_name(what: str, name: str) -> None:
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise ParameterError(f"{what} needs a name of printable characters, got {name!r}")
+        raise ParameterError(
+            f"{what} needs a name of printable characters, got {name!r}: choose another name"
+        )
 
 
 def tensor_spans(segment: Segment) -> Iterator[tuple[TensorSpec, slice]]:

@@ -37,7 +37,8 @@ class _Part:
         """
         if self.indices is None:
             raise ParameterError(
-                "only a dense segment may leave out its indices", code="rows-missing"
+                "only a dense segment may leave out its indices: pass the indices",
+                code="rows-missing",
             )
         return self.indices
 
@@ -74,7 +75,9 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
     where = f"segment {segment.name!r}"
     if given.ndim != 1 or not (given.size == 0 or given.dtype.kind in "iu"):
         raise ParameterError(
-            f"{where}: indices must be a one-dimensional integer array", code="invalid-rows"
+            f"{where}: indices must be a one-dimensional integer array: "
+            "pass np.int64 positions of shape [k]",
+            code="invalid-rows",
         )
     if len(given) > segment.k_max:
         raise ParameterError(
@@ -176,7 +179,8 @@ def quantise(
         )
     if rounding_seed is not None and len(rounding_seed) < SEED_BYTES:
         raise ParameterError(
-            f"rounding_seed has {len(rounding_seed)} bytes, expected at least 16",
+            f"rounding_seed has {len(rounding_seed)} bytes, expected at least 16: "
+            "pass 16 random bytes or more",
             code="seed-too-short",
         )
     indices: dict[str, Indices | None] = {}

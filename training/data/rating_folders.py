@@ -294,7 +294,7 @@ def _atomic(path: Path) -> tuple[dict[str, list[str]], list[int]]:
         if len(row) != len(head):
             raise ValueError(
                 f"{path}, line {number}: found {len(row)} columns separated by tabs, expected "
-                f"{len(head)} as in the first line"
+                f"{len(head)} as in the first line: correct this line"
             )
         numbers.append(number)
         for column, value in zip(columns, row, strict=True):

@@ -151,7 +151,7 @@ def kind_of(path: Path) -> str:
     """
     suffix, quoted = path.suffix.lower(), shlex.quote(str(path))
     if not path.is_file():
-        raise FileNotFoundError(f"file not found: {path}")
+        raise FileNotFoundError(f"file not found: {path}. Correct the path")
     with path.open("rb") as file:
         head = file.read(8)
     for start, name, command in _OTHER_FORMATS:

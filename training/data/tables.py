@@ -183,7 +183,8 @@ def _open(
         ) from error
     if "train" not in loaded or not ({"test", "validation"} & set(loaded)):
         raise DataError(
-            f"{source!r}: expected the splits train and test, got {', '.join(sorted(loaded))}"
+            f"{source!r}: expected the splits train and test, got {', '.join(sorted(loaded))}: "
+            "save both splits"
         )
     splits = (loaded["train"], loaded["test" if "test" in loaded else "validation"])
     features = splits[0].features

@@ -73,7 +73,7 @@ def min_bins(k: int, stash: int) -> int | None:
         ParameterError: k or stash out of range.
     """
     if k < 1:
-        raise ParameterError(f"k must be at least 1, got {k}")
+        raise ParameterError(f"k must be at least 1, got {k}: pass the number of items")
     if not 0 <= stash <= MAX_STASH:
         raise ParameterError(f"stash must be in 0..{MAX_STASH}, got {stash}")
     entry = bisect.bisect_left(ITEMS, k)

@@ -188,7 +188,7 @@ class AuditedRound:
         if not self.is_signed(1 - self.party, said):
             raise ProtocolError(
                 "the other server signed a record of the round that differs from this server's, so "
-                "nothing is opened",
+                "nothing is opened: talk to its operator",
                 code="bad-signature",
             )
         self.peer_commit = said

@@ -183,7 +183,9 @@ class ReportBook:
             report = self._new_report(client)  # asking alone opens no report
         if report is None or report.rejected or not report.trees.complete:
             raise RejectedSubmission(
-                f"client {client} has no accepted trees in this round", code="no-accepted-keys"
+                f"client {client} has no accepted trees in this round: "
+                "send the trees first, or participate in the next round",
+                code="no-accepted-keys",
             )
         return report
 
@@ -291,7 +293,8 @@ class ReportBook:
             )
         if message.party != self._party:
             raise RejectedSubmission(
-                f"the message is for server {message.party}, and this is server {self._party}",
+                f"the message is for server {message.party}, and this is server {self._party}: "
+                "check the order of the two servers",
                 code="another-recipient",
             )
         return message

@@ -90,7 +90,8 @@ class RowCommitments:
             np.copyto(rows[name], values, where=shown[:, None])
         if not kdf.digests_equal(root, self.root(leaves)):
             raise ProtocolError(
-                "the peer's share does not fit its commitment: nothing is applied",
+                "the peer's share does not fit its commitment: nothing is applied. "
+                "Talk to the operator of the other server",
                 code="commitment-mismatch",
             )
         return share

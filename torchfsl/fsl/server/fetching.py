@@ -93,7 +93,8 @@ class Fetches:
         fits = message.party == self._party and message.round_number == FETCH_ROUND
         if not fits or first != (self._party == client % 2):
             raise RejectedSubmission(
-                f"client {client}: the fetch is for another server or round",
+                f"client {client}: the fetch is for another server or round: "
+                "check the order of the two servers, then fetch again",
                 code="another-recipient",
             )
         if isinstance(body, FetchRelay):
@@ -175,7 +176,8 @@ class Fetches:
         if not fits or body.nonce != fetch.context.nonce:
             del self._under_way[client]
             raise RejectedSubmission(
-                f"client {client}: the relayed trees do not fit the client's commitment",
+                f"client {client}: the relayed trees do not fit the client's commitment: "
+                "fetch again",
                 code="commitment-mismatch",
             )
         fetch.public = bytes(body.public[0])
@@ -197,7 +199,9 @@ class Fetches:
     def _complete(self, client: int) -> _Fetch:
         fetch = self._under_way.get(client)
         if fetch is None or fetch.public is None:
-            raise RejectedSubmission(f"client {client} has no fetch under way", code="no-fetch")
+            raise RejectedSubmission(
+                f"client {client} has no fetch under way: begin the fetch again", code="no-fetch"
+            )
         return fetch
 
     def _answer(self, fetch: _Fetch, model: ServerModel, digests: ModelDigest) -> AnswerBody:

@@ -113,7 +113,10 @@ class RemoteTransport:
 
     def _send_again(self) -> None:
         if self._kept is None:
-            raise ProtocolError("no report to send: both servers have the last one, or refused it")
+            raise ProtocolError(
+                "no report to send: both servers have the last one, or refused it: "
+                "participate in the next round"
+            )
         trees, report = self._kept
         try:
             if trees:  # a client that failed before it retrieved looks like any other

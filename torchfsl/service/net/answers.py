@@ -99,5 +99,7 @@ def _fields(
 
 def _field(name: str, given: Mapping[str, Any], kind: type[Any] | range) -> Any:
     if name not in given:
-        raise DecodeError(f"the answer lacks its field {name!r}")
+        raise DecodeError(
+            f"the answer lacks its field {name!r}: run the same version of torchfsl at both ends"
+        )
     return checked(name, given[name], kind)

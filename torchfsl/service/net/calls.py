@@ -222,7 +222,10 @@ def method_of(chunk: bytes) -> tuple[str, bytes]:
     end = chunk.find(b"\n", 0, _NAME_BYTES)
     name = chunk[: max(end, 0)].decode("ascii", "replace")
     if name not in CONVERSED:
-        raise DecodeError("a request on a stream of calls begins with the name of its method")
+        raise DecodeError(
+            "a request on a stream of calls begins with the name of its method: "
+            "correct the program that sends it"
+        )
     return name, chunk[end + 1 :]
 
 
@@ -267,7 +270,10 @@ def json_object(data: bytes, limit: int, what: str = "an answer") -> dict[str, A
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise DecodeError(f"expected {what}, as a JSON object of at most {limit} bytes in UTF-8")
+        raise DecodeError(
+            f"expected {what}, as a JSON object of at most {limit} bytes in UTF-8: "
+            "correct the program that sends it"
+        )
     return fields
 
 
@@ -304,7 +310,8 @@ class Answer:
         self._size += len(chunk)
         if self._size > self._limit:
             raise ProtocolError(
-                f"expected at most {self._limit} bytes from {self._peer}, got more",
+                f"expected at most {self._limit} bytes from {self._peer}, got more: "
+                "upgrade torchfsl at both ends",
                 code="answer-too-long",
             )
 

@@ -214,7 +214,8 @@ class AuditDesk:
                 node.storage.ledger.running_round(number)
             if held is None and node.plan.audited:
                 raise ProtocolError(
-                    f"this server has no signed commitment of server {peer} in round {number}",
+                    f"this server has no signed commitment of server {peer} in round {number}: "
+                    "ask this server's operator",
                     code="wrong-step",
                 )
             parts = named_parts(node.plan, number, peer, held or (b"", b""), step, why)
@@ -241,7 +242,10 @@ class AuditDesk:
         self._check_signed("the commitment", peer, kdf.LABEL_NAMED, parts, signature)
         key, signs = bytes.fromhex(node.plan.audit_keys[peer]), (record, bytes([peer]))
         if not is_signed(key, said.signature, kdf.LABEL_RECORD, *signs, said.commitment):
-            raise ProtocolError(f"server {peer} did not sign this commitment", code="bad-signature")
+            raise ProtocolError(
+                f"server {peer} did not sign this commitment: send a commitment that it signed",
+                code="bad-signature",
+            )
         second = (said.commitment + said.signature).hex()
         self._name(number, *TWICE, signature=signature, second_record=record.hex(), second=second)
 
@@ -270,7 +274,10 @@ class AuditDesk:
             )
         public = bytes.fromhex(plan.auditors[party])
         if not is_signed(public, bytes.fromhex(signature), label, *parts):
-            raise ProtocolError(f"{what} is not signed by the plan's auditor", code="bad-signature")
+            raise ProtocolError(
+                f"{what} is not signed by the plan's auditor: check the key of this auditor",
+                code="bad-signature",
+            )
 
     def _check_own(self, caller: Identity) -> None:
         if caller.number != self._station.node.party:

@@ -183,7 +183,8 @@ class _OtherServer:
     async def _step(self, _: Identity, stream: Stream) -> None:
         if not isinstance(self._side, Follower):
             raise ProtocolError(
-                "server 0 leads the rounds, and rejects steps that server 1 sends",
+                "server 0 leads the rounds, and rejects steps that server 1 sends: "
+                "correct the program that sends it",
                 code="not-the-leader",
             )
         plan = self._station.node.plan
@@ -195,7 +196,8 @@ class _OtherServer:
         fields = await stream.request(round=int, reason=str)
         if not isinstance(self._side, Follower):
             raise ProtocolError(
-                "expected a request of server 0, which leads the rounds, got one of server 1",
+                "expected a request of server 0, which leads the rounds, got one of server 1: "
+                "send it from server 0",
                 code="not-the-leader",
             )
         await self._side.end_before(fields["round"] + 1, fields["reason"])

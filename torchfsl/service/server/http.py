@@ -168,7 +168,9 @@ class Wire:
             come, _ = self._http.trailing_data
             head = come[: come.find(b"\r\n\r\n")]
             if head.count(b"\n") > _HEAD_LINES:
-                raise DecodeError(f"expected at most {_HEAD_LINES} lines of headers, got more")
+                raise DecodeError(
+                    f"expected at most {_HEAD_LINES} lines of headers, got more: send fewer headers"
+                )
             if b"\n " in head or b"\n\t" in head:  # which a proxy may read otherwise
                 raise DecodeError("got a folded header: write each header on one line")
         try:

@@ -244,7 +244,8 @@ class Gate:
         """
         if not self._open:
             raise RejectedSubmission(
-                "the round is closed: the message came too late", code="too-late"
+                "the round is closed: the message came too late. Participate in the next round",
+                code="too-late",
             )
         self._inside += 1
         self._empty.clear()

@@ -283,7 +283,10 @@ class Node:
             return self.begin(number)
         self._ledger.running_round(number)
         if kind is Kind.SHARE_COMMIT and self.plan.audited and not self.storage.audits.key:
-            raise ProtocolError("the auditor has not sent a key for this round", code="wrong-step")
+            raise ProtocolError(
+                "the auditor has not sent a key for this round: check whether the auditor runs",
+                code="wrong-step",
+            )
         try:
             message, noise = self._make(number, kind), None
         except ProtocolError as error:

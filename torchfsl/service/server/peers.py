@@ -331,7 +331,8 @@ class Relays:
         reports = self._station.node.server.reports
         if reports.round_number != round_number:
             raise RejectedSubmission(
-                "the round closed before this server could relay the message to the other server",
+                "the round closed before this server could relay the message to the other server: "
+                "participate in the next round",
                 code="too-late",
             )
         return reports.relay_parts(kind, client)

@@ -268,7 +268,9 @@ class Station:
                     told.clear()
                     if not self.is_open:
                         raise RejectedSubmission(
-                            "the round closed before the DPF keys were complete", code="too-late"
+                            "the round closed before the DPF keys were complete: "
+                            "participate in the next round",
+                            code="too-late",
                         )
             self.counts[Kind.ANSWER.name] += 1
             return reply

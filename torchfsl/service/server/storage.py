@@ -158,7 +158,10 @@ class Storage:
             ProtocolError: there is no task yet.
         """
         if not self.model_version:
-            raise ProtocolError("this server has no task yet, and no model", code="no-task")
+            raise ProtocolError(
+                "this server has no task yet, and no model: the coordinator has to start a task",
+                code="no-task",
+            )
         return self._model_file().read_bytes()
 
     def result_bytes(self) -> bytes:

@@ -79,7 +79,9 @@ class Stream:
         while chunk := await self._chunk():
             parts.append(chunk)
             if self.received > limit:
-                raise DecodeError(f"the request is longer than {limit} bytes, the limit")
+                raise DecodeError(
+                    f"the request is longer than {limit} bytes, the limit: send a shorter request"
+                )
         return b"".join(parts)
 
     async def send(self, data: bytes | memoryview) -> None:

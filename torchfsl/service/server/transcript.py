@@ -75,7 +75,8 @@ class Transcript:
         if (message.party, message.round_number) != (self._party, number):
             raise ProtocolError(
                 f"expected a message for server {self._party} in round {number}, got one for "
-                f"server {message.party} in round {message.round_number}"
+                f"server {message.party} in round {message.round_number}: "
+                "check the order of the two servers"
             )
         if kind is Kind.VERDICTS:
             Verdicts.decode(plan, message.body)

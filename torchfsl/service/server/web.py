@@ -100,7 +100,8 @@ class WebStream(Stream):
         kind, number, _ = messages.peek(first)
         if total != self._length:
             raise DecodeError(
-                f"expected a body of {total} bytes, as its header says, got {self._length}",
+                f"expected a body of {total} bytes, as its header says, got {self._length}: "
+                "send exactly this body",
                 code="length",
             )
         if kind not in (Kind.FETCH, Kind.FETCH_COMMIT):  # which are of no round
@@ -321,7 +322,8 @@ class WebDoor:
             )
         if request.length is None:
             raise DecodeError(
-                "expected a header Content-Length in the request, got none", code="length-required"
+                "expected a header Content-Length in the request, got none: add this header",
+                code="length-required",
             )
         sent = [(key, request.one(key)) for key in ("torchfsl-wire", "torchfsl-library")
                 if key in request.headers]  # fmt: skip

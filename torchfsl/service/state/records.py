@@ -189,7 +189,8 @@ class ReportLog:
     def _append(self, messages: Sequence[bytes]) -> list[memoryview | StoreFull]:
         if self._count < 0:
             raise RejectedSubmission(
-                "the round has ended: the message came too late", code="too-late"
+                "the round has ended: the message came too late. Participate in the next round",
+                code="too-late",
             )
         if self._failed or self.damage:
             raise StoreDamaged("an earlier write to the report log failed: restart the server")
