@@ -319,8 +319,8 @@ class _Simulation(Generic[Data]):
         if odd and not self.has_warned:
             self.has_warned = True
             warnings.warn(
-                f"the loss of client {odd[0]} in round {number} is {losses[odd[0]]}, so means leave "
-                "it out: check this client's data, or lower the learning rate",
+                f"the loss of client {odd[0]} in round {number} is {losses[odd[0]]}, so means "
+                "leave it out: check this client's data, or lower the learning rate",
                 stacklevel=outside(),
             )
 
