@@ -379,5 +379,7 @@ def test_private_retrieval_without_a_table_is_refused_and_the_round_says_why() -
     state = hooks.server_state()
     servers = tuple(Server(b, plan=plan, model=ServerModel(state)) for b in (0, 1))
     client = Client(plan, servers, client_id=0)  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match=r"no table .* by rows .*leave out rows=$"):
+    with pytest.raises(
+        ParameterError, match=r"no table .* by rows .*leave out rows= of the round$"
+    ):
         Round(hooks, client, rows={"0": ITEMS}, number=0)

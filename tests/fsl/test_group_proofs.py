@@ -98,7 +98,7 @@ def test_of_one_group_the_whole_bound_is_the_share() -> None:
 def test_a_share_that_rounding_alone_can_exceed_is_refused_with_a_bound_that_works() -> None:
     with raises(ParameterError, "bound-too-small") as caught:
         plan_of([*_TABLES, _LONG], l2_bound=45)
-    assert "'rest' a share of 34 in l2_bound = 45" in str(caught.value)
+    assert "'rest' to 34 (l2_bound is 45)" in str(caught.value)
     assert "l2_bound of at least 90" in str(caught.value)
     assert bounds(plan_of([*_TABLES, _LONG], l2_bound=90))["rest"] == 53
 

@@ -291,7 +291,7 @@ def test_a_byte_changed_on_the_way_is_noticed_by_the_seal(party: int) -> None:
 
         client = Client(plan, Wire(servers, alter), client_id=0)
         session = client.start_round(1, indices={"table": [0, 5, 20]})
-        with pytest.raises(ProtocolError, match="failed its authentication"):
+        with pytest.raises(ProtocolError, match="so its authentication fails"):
             session.retrieve()
 
 

@@ -94,7 +94,7 @@ def test_a_halted_server_takes_no_further_step_and_says_why() -> None:
         with Client(plan, InProcess(*servers), client_id=number).start_round(1) as client_round:
             client_round.submit(random_update(plan, number, 20))
     with pytest.raises(
-        ProtocolError, match=f"{LIED}: the aggregate of table, rest has .* times the"
+        ProtocolError, match=f"{LIED}: the aggregate of 'table', 'rest' has .* times the"
     ):
         finish_round(servers)
     for server in servers:

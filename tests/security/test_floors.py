@@ -51,7 +51,7 @@ def test_a_client_that_refuses_the_plan_costs_the_others_nothing() -> None:
     plan = mixed_plan()
     servers = make_servers(plan)
     floors = ClientPolicy(joint_coin=False, sealed=False, min_clients=1)
-    with pytest.raises(ParameterError, match="floor max_k"):
+    with pytest.raises(ParameterError, match="floor 'max_k'"):
         Client(plan, servers, client_id=9, require=dataclasses.replace(floors, max_k=1))
     rng = np.random.default_rng(0)
     opened, made = play_round(servers, 1, {c: random_update(plan, rng) for c in range(3)})

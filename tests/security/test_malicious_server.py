@@ -211,7 +211,7 @@ def test_a_server_opens_over_one_set_once() -> None:
         with pytest.raises(ProtocolError):
             step()
     honest.open(servers[0].reveal(ShareCommit(bytes(32)).message(SEMI_HONEST, 0, 1)))
-    with pytest.raises(ProtocolError, match="above the last one"):
+    with pytest.raises(ProtocolError, match="and the last one was"):
         honest.open_round(1)
     assert honest.reports.complete() == {}
 

@@ -27,9 +27,11 @@ def test_a_client_is_answered_a_few_times_with_the_same_bytes_and_each_repeat_is
 ) -> None:
     with caplog.at_level(logging.WARNING, "torchfsl.server"):
         assert carriers.times_answered() == MOST_ANSWERS == 8
-    said = [r.getMessage() for r in caplog.records if "is answered again" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "the server answers client" in r.getMessage()]
     assert len(said) == MOST_ANSWERS - 1
-    assert said[0] == f"round 1: client {carriers.ASKING} is answered again, 2 of 8 times"
+    assert said[0] == (
+        f"round 1: the server answers client {carriers.ASKING} again (answer 2 of at most 8)"
+    )
 
 
 def test_the_next_round_counts_anew_and_has_other_keys() -> None:
@@ -58,5 +60,5 @@ def test_an_answer_of_another_client_or_server_does_not_open() -> None:
             return super().fetch(party, kind, round_number, 3)
 
     taking._servers = Swapped(*servers)
-    with pytest.raises(ProtocolError, match="failed its authentication"):
+    with pytest.raises(ProtocolError, match="so its authentication fails"):
         taking.retrieve()

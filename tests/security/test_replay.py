@@ -273,6 +273,6 @@ def test_a_round_number_is_used_once_even_after_an_abandoned_round() -> None:
     for server in servers:
         server.abandon_round()
     for number in (5, 4):
-        with pytest.raises(ProtocolError, match="above the last one"):
+        with pytest.raises(ProtocolError, match="and the last one was"):
             begin_round(servers, number)
     begin_round(servers, 6)

@@ -303,7 +303,7 @@ def test_renewed_servers_go_on_and_take_nothing_of_the_old_plan() -> None:
     run_round(aggregator, key_holder, updates, round_number=4)
     with pytest.raises(RejectedSubmission, match="renew"):
         key_holder.open(fill(aggregator, updates, 5))
-    with pytest.raises(ProtocolError, match="needs no round"):
+    with pytest.raises(ProtocolError, match="another round can begin only when"):
         renew(aggregator)
     aggregator.abandon_round()
     fresh, holder = renew(aggregator)

@@ -71,7 +71,7 @@ def test_a_finding_about_a_task_that_has_made_way_is_logged_counted_and_shown(
         assert not pair.owner.links.info(0)["halted"]
         assert alerts(pair) == {"audit_missing": 1, "audit_finding_refused": 1}
         assert '"message": "an auditor\'s finding is refused"' in pair.log(0)
-        why = "this server has no signed" if audited else "the finding is"
+        why = "this server has no signed" if audited else "this server's task has no audit"
         assert f"finding is refused: {why}" in page(pair)
         pair.kill(0)
         pair.start(0)
@@ -227,7 +227,7 @@ def test_a_second_commitment_counts_if_its_server_and_its_auditor_have_signed_it
                 (number, other[0], sign[0], sign[0]),
             ):
                 with pytest.raises(
-                    ProtocolError, match=r"it proves nothing|did not sign|not signed by"
+                    ProtocolError, match=r"is the stored one|did not sign|not signed by"
                 ):
                     show(*odd)
             assert not pair.owner.links.info(0)["halted"]

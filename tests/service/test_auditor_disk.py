@@ -158,7 +158,7 @@ def test_evidence_that_does_not_fit_names_nobody_until_it_does(
             again.look()
         closing.join()
         assert "audit_liar_named" in closing.error
-        assert "names server 1 (share:" in pair.owner.links.info(0)["halted"]
+        assert "server 1 found that it lied (share:" in pair.owner.links.info(0)["halted"]
         (kept,), (key,) = named.glob("*.tfsa"), named.glob("*.key")
         assert audit_file(kept, verdicts(pair, 1)[0], key)[0] == LIAR
 

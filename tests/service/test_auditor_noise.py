@@ -63,7 +63,7 @@ def test_noise_that_changes_on_an_auditors_disk_names_no_server(tmp_path: Path) 
                 file.write(bytes(64))
             with both_committed(pair, judge):
                 judge.look()
-            assert "[0] has changed" in json.loads(verdicts(pair, 0)[1].read_bytes())["refused"]
+            assert "index 0 has changed" in json.loads(verdicts(pair, 0)[1].read_bytes())["refused"]
             assert not [*(pair.folder / "auditor0" / "named").iterdir()]
             assert not pair.owner.links.info(1)["halted"]
             assert judge._auditor is not None

@@ -175,7 +175,7 @@ def test_a_server_that_steers_is_named_and_the_honest_one_halts(
             pair.report(2, 3)
             with pytest.raises(ProtocolError, match="audit_liar_named"):
                 pair.owner.close_round(pair.number)
-            assert "names server 1 (share:" in pair.owner.links.info(0)["halted"]
+            assert "server 1 found that it lied (share:" in pair.owner.links.info(0)["halted"]
             with pytest.raises(ProtocolError, match="halted"):
                 pair.owner.open_round(pair.number + 1)
         metrics = pair.metrics(0)
@@ -209,14 +209,14 @@ def test_a_finding_that_comes_after_its_round_has_ended_still_halts_the_session(
         for _ in range(2):
             with contextlib.closing(pair.auditor(1)) as late:
                 late.look()
-            assert "names server 1 (share:" in pair.owner.links.info(0)["halted"]
+            assert "server 1 found that it lied (share:" in pair.owner.links.info(0)["halted"]
             told = json.loads(verdicts(pair, 1)[0].read_bytes())
             assert told["told"]
             verdicts(pair, 1)[0].write_text(json.dumps(told | {"told": False}))
         assert 'alerts_total{why="audit_liar_named"} 1.0' in pair.metrics(0)
         pair.kill(0)
         pair.start(0)
-        assert "names server 1 (share:" in pair.owner.links.info(0)["halted"]
+        assert "server 1 found that it lied (share:" in pair.owner.links.info(0)["halted"]
 
 
 @contextlib.contextmanager
@@ -368,11 +368,11 @@ def test_servers_and_clients_take_no_auditors_that_they_have_not_pinned(tmp_path
         pair.start()
         keys = pair.keys
         pair.keys = keys[::-1]
-        with pytest.raises((ProtocolError, DecodeError), match="floor auditors pins"):
+        with pytest.raises((ProtocolError, DecodeError), match="floor 'auditors' pins"):
             pair.set_up()
         pair.keys = keys
         pair.set_up()
-        with pytest.raises(Exception, match="floor auditors pins none"):
+        with pytest.raises(Exception, match="floor 'auditors' pins none"):
             pair.client(2)
 
 

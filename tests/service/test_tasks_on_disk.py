@@ -104,10 +104,10 @@ def test_arrays_that_no_array_can_be_are_refused_and_do_not_end_the_server(
     node = Node(0, tmp_path, authorities, SETTINGS)
     plan = bind_plan(mixed_plan(), authorities, NONCE)
     task = encode_task(Task(plan, NONCE), make_state(plan))
-    with pytest.raises(DecodeError, match="arrays: "):
+    with pytest.raises(DecodeError, match="damaged data: "):
         node.set_up(with_array(task, name, "float32", shape))
     node.set_up(task)
-    with pytest.raises(DecodeError, match="arrays: "):
+    with pytest.raises(DecodeError, match="damaged data: "):
         vault.decode_opened(with_array(arrays.encode({}, {}), name, "float32", shape))
 
 

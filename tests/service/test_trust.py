@@ -92,7 +92,7 @@ def test_what_cannot_be_read_leaves_in_force_what_was_read_before(
     deny.unlink()
     assert not may_call(who, client)
     assert who.is_stale
-    assert "who may call stays as it was: " in caplog.text
+    assert "the list of who may call stays as it was: " in caplog.text
     deny.write_text("")
     assert may_call(who, client)
     assert not who.is_stale
@@ -129,7 +129,7 @@ def test_a_hang_up_names_the_bad_line_of_a_deny_list_each_time_and_keeps_the_old
         assert len(errors) == times
         assert errors[-1]["level"] == "error"
         assert errors[-1]["message"].startswith(
-            f"who may call stays as it was: {deny}, line 2: 'torchfsl:klient:0' is neither "
+            f"the list of who may call stays as it was: {deny}, line 2: 'torchfsl:klient:0' is "
         )
         assert errors[-1]["message"].endswith(": correct the line")
     assert "on this server's deny list" in asks(pair, client)

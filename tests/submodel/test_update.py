@@ -113,7 +113,7 @@ def test_a_short_rounding_seed_is_refused(seed: bytes) -> None:
 
 
 def test_a_rounding_seed_is_wanted_exactly_for_stochastic_rounding() -> None:
-    with pytest.raises(ParameterError, match="stochastic"):
+    with pytest.raises(ParameterError, match="random bytes"):
         quantise(PLAN, raw(), rounding_seed=bytes(16))
 
 

@@ -88,7 +88,7 @@ def test_criteo_as_published_needs_no_columns(tmp_path: Path) -> None:
     ("columns", "said"),
     [
         ("", "say which columns hold which data, for example --columns label=click"),
-        ("label=click,fields=nothing", "columns names nothing, but clicks.csv has the columns"),
+        ("label=click,fields=nothing", "columns has nothing, but clicks.csv has the columns"),
         ("label=click,fields=site+site", "site twice"),
         ("label=click,time=click,fields=site", "click twice"),
         ("label=click", r"expected label=NAME and fields=NAME\+NAME"),

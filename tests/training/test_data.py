@@ -202,7 +202,7 @@ def test_columns_are_found_by_feature_type(tmp_path: Path) -> None:
     sentences = load_sentences(str(tmp_path), label="detail")
     assert sentences.test.inputs == ["a eel", "a cat"]
     assert (sentences.test.labels.tolist(), sentences.num_classes) == ([0, 1], 2)
-    with pytest.raises(DataError, match="named 'nothing'"):
+    with pytest.raises(DataError, match="'nothing' is not a column of type ClassLabel"):
         load_images(str(tmp_path), label="nothing")
 
 

@@ -43,7 +43,7 @@ OTHER_NAMES = [
     (["neu", "neg", "pos"], "class 0 is 'neu' here, and 'neg' in other files"),
     (
         ["neg", "neu", "pos", "odd"],
-        "differ from those of other files (only this file has",
+        "differ from those of other files .only this file has",
     ),
     (["neg", "neu"], "only other files have 'pos'"),
 ]

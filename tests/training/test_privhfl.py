@@ -285,7 +285,7 @@ def test_the_asked_are_others_as_many_as_the_fraction_says() -> None:
         ({"queries": 0}, "queries is 0"),
         ({"expansion": "dream"}, "expansion is 'dream': choose one of private"),
         ({"frac_bits": 15}, "choose at most 14 for ring_bits = 32"),
-        ({"label": "probabilities", "querying": "secure"}, "averages logits only"),
+        ({"label": "probabilities", "querying": "secure"}, "can average only logits"),
         ({"control": "mixlocal", "expansion": "noise"}, "makes no labels"),
         ({"control": "local", "querying": "secure"}, "queries no other client"),
     ],
@@ -461,7 +461,7 @@ def test_options_become_settings() -> None:
     [
         ("mnist --resume", "--resume needs the folder of the run"),
         ("mnist --fraction 2", "choose a number above 0"),
-        ("mnist --data nowhere-at-all", "cannot load the Hub name"),
+        ("mnist --data nowhere-at-all", "cannot load 'nowhere-at-all'"),
     ],
 )
 def test_the_command_refuses_in_one_line(

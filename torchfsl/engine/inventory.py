@@ -180,8 +180,7 @@ def take_inventory(
     mine = {clean_name(n): b for n, b in model.named_buffers() if _is_within(clean_name(n), stays)}
     buffers = {name: b for name, b in _float_buffers(model).items() if name not in mine}
     _check_local(stays, [*local, *mine], [clean_name(n) for n, _ in model.named_parameters()])
-    known = {t.name for t in tables} | {name for name, p in rest.items() if id(p) in lookups}
-    _check_wanted(rows, tables, sorted(known), frozen, rest)
+    _check_wanted(rows, tables, frozen, rest, lookups)
     if rows is not None and rows.find == "hooks":
         _check_not_shared(model, tables, optimizers, rows)
     idle = [name for name, p in bystanders.items() if id(p) in lookups]
@@ -298,9 +297,9 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
 def _check_wanted(
     rows: Rows | None,
     tables: list[Table],
-    known: list[str],
     frozen: list[str],
     rest: dict[str, nn.Parameter],
+    lookups: Mapping[int, Any],
 ) -> None:
     if rows is None:
         return
@@ -315,6 +314,7 @@ def _check_wanted(
             why = "is not the weight of an nn.Embedding or nn.EmbeddingBag"
         else:
             why = "is not a parameter of the model"
+        known = sorted(held | {name for name, p in rest.items() if id(p) in lookups})
         remedy = (
             f"choose from the trained tables {known}"
             if known

@@ -148,6 +148,9 @@ class Segment:
                 f"number of positions in its {'subset' if self.subset else 'tensors'}"
             )
         self._check_subset(where)
+        self._check_policy(where)
+
+    def _check_policy(self, where: str) -> None:
         if len({t.dtype for t in self.tensors}) > 1 and self.policy == "rows":
             raise ParameterError(f"{where}: its tables have several dtypes: use one dtype")
         if self.policy in ("scalars", "dense") and self.tau != 1:

@@ -192,14 +192,8 @@ def _open(
     labels = [
         name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)
     ]
-    if label is not None and labels and label not in labels:
-        raise DataError(
-            f"{source!r}: {label!r} is not a column of type ClassLabel: name one of "
-            f"{', '.join(labels)}, or store labels with train.class_encode_column(NAME) and "
-            "test.cast_column(NAME, train.features[NAME])"
-        )
     if label is not None:
-        labels = [name for name in labels if name == label]
+        labels = _named(source, label, labels)
     if not inputs or not labels:
         raise DataError(
             f"{source!r}: expected a column of type {'string' if kind is str else 'Image'} and a "
@@ -215,6 +209,21 @@ def _open(
             log.warning(text, source, names[0], kind_of, others)
     check_class_names(source, labels[0], features[labels[0]].names)
     return splits, inputs[0], labels[0]
+
+
+def _named(source: str, label: str, labels: list[str]) -> list[str]:
+    """Of the columns of labels the one with this name, or none if there are no such columns.
+
+    Raises:
+        DataError: there are others only.
+    """
+    if labels and label not in labels:
+        raise DataError(
+            f"{source!r}: {label!r} is not a column of type ClassLabel: name one of "
+            f"{', '.join(labels)}, or store labels with train.class_encode_column(NAME) and "
+            "test.cast_column(NAME, train.features[NAME])"
+        )
+    return [name for name in labels if name == label]
 
 
 def _where(source: str, split: datasets.Dataset) -> str:

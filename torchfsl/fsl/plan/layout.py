@@ -74,10 +74,7 @@ class TreeSegment(Segment):
             if self.k_max != self.m:
                 raise ParameterError(f"{where}: expected k_max = {self.m} if dense")
             if (self.num_bins, self.theta, self.nu, self.stash) != (0, 0, 0, 0):
-                raise ParameterError(
-                    f"{where} is dense, so num_bins, theta, nu and stash must be 0: set all four "
-                    "to 0"
-                )
+                raise ParameterError(f"{where} is dense: set num_bins, theta, nu and stash to 0")
             return
         if not (0 <= self.nu <= 7 and self.num_bins >= 0 and 0 <= self.stash <= self.k_max):
             raise ParameterError(
