@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import urllib.request
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_a_finding_about_a_task_that_has_made_way_is_logged_counted_and_shown(
         assert alerts(pair) == {"audit_missing": 1, "audit_finding_refused": 1}
         assert '"message": "an auditor\'s finding is refused"' in pair.log(0)
         why = "this server has no signed" if audited else "this server's task has no audit"
-        assert f"finding is refused: {why}" in page(pair)
+        assert f"finding is refused: {html.escape(why)}" in page(pair)
         pair.kill(0)
         pair.start(0)
         assert '<td>audit_finding_refused</td><td class="n">1</td>' in page(pair)
