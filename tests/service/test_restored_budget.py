@@ -94,7 +94,7 @@ def test_a_backup_without_counts_starts_no_task_that_limits_reports(tmp_path: Pa
     ],
 )
 def test_counts_that_are_no_counts_are_refused(index: Any, values: dict[str, Any]) -> None:
-    with pytest.raises(DecodeError, match="past reports"):
+    with pytest.raises(DecodeError, match="past report"):
         Past.of_values(index, {f"past/{name}": value for name, value in values.items()})
 
 

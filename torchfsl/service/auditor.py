@@ -401,7 +401,7 @@ def judged(auditor: Auditor, number: int, key: bytes, data: bytes) -> Finding:
     if found.round_number != number:
         raise DecodeError(
             f"expected the transcript of round {number}, got that of round {found.round_number}: "
-            "give the transcript of this round",
+            f"give the transcript of round {number}",
             code="wrong-round",
         )
     if found.step:
@@ -409,8 +409,8 @@ def judged(auditor: Auditor, number: int, key: bytes, data: bytes) -> Finding:
             again = auditor.replay(text, offered)
         if again != found:
             raise ProtocolError(
-                f"the backends {backend()} and portable judge this round differently, which is a "
-                "bug and not a lie of the server: report it"
+                f"the backends {backend()!r} and 'portable' give different verdicts on this round, "
+                "which is a bug and not a lie of the server: report it"
             )
     return found
 

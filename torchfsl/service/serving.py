@@ -235,8 +235,8 @@ def _read_given(
     kinds = {name: kind for name, _, kind, _ in _OPTIONS}
     for key in sorted(set(given) - set(kinds)):
         hint = _nearest(key, sorted({*kinds, "limits", "storage", "floors", "web"}))
-        if "did you mean" not in hint:
-            hint = _place(key) or hint
+        if place := _place(key):
+            hint = f"{hint} Or {place}" if "did you mean" in hint else place
         raise ParameterError(f"unknown setting or section {key} in the file: {hint}")
     for section, values in (("floors", floors), ("web", web)):
         for key in sorted(values if isinstance(values, dict) else ()):

@@ -74,8 +74,8 @@ def free_space(folder: Path) -> tuple[Path, int]:
             pass
     except OSError as error:
         raise ParameterError(
-            f"cannot write in {existing} ({error.strerror}): make this folder writable for the "
-            "user that runs the server"
+            f"cannot write in {existing} ({error.strerror}): name another folder with --state, or "
+            "make this one writable for the user that runs the server"
         ) from error
     disk = os.statvfs(existing)
     return existing, disk.f_bavail * disk.f_frsize

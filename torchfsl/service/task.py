@@ -45,10 +45,10 @@ class Past:
         """
         clients, places = (values.get(_PAST + name) for name in ("clients", "places"))
         if type(index) is not int or clients is None or places is None:
-            raise DecodeError("the list of the clients' past reports is incomplete")
+            raise DecodeError("damaged data: the list of the clients' past reports is incomplete")
         kinds = clients.dtype == np.uint64, places.dtype == np.int64
         if not all(kinds) or clients.ndim != 1 or clients.shape != places.shape:
-            raise DecodeError("the list of past reports lacks the client or round of a report")
+            raise DecodeError("damaged data: a past report lacks its client or its round")
         if index < 0 or (len(places) and not 0 <= places.min() <= places.max() < index):
             raise DecodeError(
                 "the list of past reports has a report of a round that has not run (rounds so far: "

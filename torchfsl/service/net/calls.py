@@ -223,8 +223,8 @@ def method_of(chunk: bytes) -> tuple[str, bytes]:
     name = chunk[: max(end, 0)].decode("ascii", "replace")
     if name not in CONVERSED:
         raise DecodeError(
-            "a request on a stream of calls begins with the name of its method: "
-            "correct the program that sends it"
+            "expected a request that begins with the name of its method, got another: correct the "
+            "program that sends it"
         )
     return name, chunk[end + 1 :]
 

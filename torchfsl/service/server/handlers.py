@@ -183,8 +183,8 @@ class _OtherServer:
     async def _step(self, _: Identity, stream: Stream) -> None:
         if not isinstance(self._side, Follower):
             raise ProtocolError(
-                "server 0 leads the rounds, and rejects steps that server 1 sends: "
-                "correct the program that sends it",
+                "server 0 leads the rounds, so it rejects this step, which server 1 sent: correct "
+                "the program that sends this step",
                 code="not-the-leader",
             )
         plan = self._station.node.plan

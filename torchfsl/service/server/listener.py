@@ -84,7 +84,7 @@ class Listener:
                 if str(error) != why:
                     why = str(error)
                     log.warning(
-                        "gRPC does not start again yet; the server tries on", exc_info=error
+                        "gRPC does not start again yet; the server keeps trying", exc_info=error
                     )
                 await asyncio.sleep(_LOOK_SECONDS)
 

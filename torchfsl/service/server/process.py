@@ -99,8 +99,8 @@ class ServerProcess:
         if identity != Identity(Role.SERVER, settings.party):
             raise ParameterError(
                 f"expected the certificate of server {settings.party} in "
-                f"{settings.tls.certificate}, got that of {identity}: correct party, or put the "
-                f"certificate of server {settings.party} there",
+                f"{settings.tls.certificate}, got that of {identity}: change the setting party, or "
+                f"put the certificate of server {settings.party} there",
                 code="wrong-certificate",
             )
         self.settings = settings

@@ -159,6 +159,7 @@ def file_again(storage: Storage, server: Server, row: RoundRow) -> bool:
         except RejectedSubmission as error:
             log.info("after its restart, the server rejects a stored message again: %s", error)
     if damage:
-        log.error("round %d: acknowledged reports are lost: %s", row.number, damage)
+        log.error("round %d ends unopened, because acknowledged reports are lost (%s): check the "
+                  "disk", row.number, damage)  # fmt: skip
         storage.end_unopened(row.number, f"the report log is damaged: {damage}", server)
     return not damage

@@ -175,7 +175,8 @@ class Turn(Stream):
         """
         if not self._has_ended and await self._chunk():
             raise DecodeError(
-                "the caller sent more bytes than the header of its message says: send exactly these"
+                "the caller sent more bytes than the length in the header of its message: send "
+                "exactly as many bytes as the header says"
             )
 
     def _framed(self, data: bytes | memoryview) -> Iterator[bytes]:
