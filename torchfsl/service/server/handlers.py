@@ -196,8 +196,8 @@ class _OtherServer:
         fields = await stream.request(round=int, reason=str)
         if not isinstance(self._side, Follower):
             raise ProtocolError(
-                "expected a request of server 0, which leads the rounds, got one of server 1: "
-                "send it from server 0",
+                "server 0 leads the rounds, so server 1 cannot end one: ask the coordinator to run "
+                "`torchfsl abandon`",
                 code="not-the-leader",
             )
         await self._side.end_before(fields["round"] + 1, fields["reason"])
