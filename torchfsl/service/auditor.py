@@ -439,7 +439,10 @@ def audit_file(path: Path, records: Path, key: Path) -> tuple[int, str]:
             ring = NoiseRing(path.parent, replayer.plan, "c")
             ring.attach(replayer.noise, told["noise"].encode())
     except OSError as error:
-        raise ParameterError(f"cannot read {error.filename}: {error.strerror}") from error
+        raise ParameterError(
+            f"cannot read {error.filename}: {error.strerror}. "
+            "Correct the path, or make the file readable"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise ParameterError(
             f"{records} or {key} is not a file of an auditor ({error}): give --records a file of "

@@ -109,7 +109,9 @@ class Backup:
         try:
             vault.write_whole(path, data)
         except OSError as error:
-            raise ParameterError(f"cannot write {path}: {error.strerror}") from error
+            raise ParameterError(
+                f"cannot write {path}: {error.strerror}. Name a file that this user can write"
+            ) from error
 
     @classmethod
     def read(cls, path: Path) -> Backup:
@@ -227,4 +229,4 @@ def _asked(folder: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
             return database.execute(query, values).fetchall()
     except sqlite3.Error as error:
-        raise ParameterError(f"cannot read {path}: {error}") from error
+        raise ParameterError(f"cannot read {path}: {error}. Check the disk") from error

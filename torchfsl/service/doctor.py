@@ -361,7 +361,9 @@ def _validity(path: Path) -> str:
     try:
         left = days_left(path.read_bytes(), path)
     except OSError as error:
-        raise ParameterError(f"cannot read {path}: {error.strerror}") from error
+        raise ParameterError(
+            f"cannot read {path}: {error.strerror}. Correct the path, or make the file readable"
+        ) from error
     soon = ", RENEW IT SOON" if left <= _SOON_DAYS else ""
     return f"expires in {left} day{'s' * (left != 1)}{soon}"
 

@@ -77,7 +77,9 @@ def _plan(options: argparse.Namespace) -> Plan:
         try:
             return Plan.from_json(options.plan.read_bytes())
         except OSError as error:
-            raise ParameterError(f"cannot read {options.plan}: {error.strerror}") from error
+            raise ParameterError(
+                f"cannot read {options.plan}: {error.strerror}. Correct the path"
+            ) from error
     if None in (*table, options.clients):
         raise ParameterError(
             "give --plan FILE.json, or all of --rows, --width, --rows-per-client and --clients"

@@ -287,7 +287,8 @@ class Connection(Closing):
             for info in infos:
                 if info["halted"]:
                     raise ProtocolError(
-                        f"server {info['party']} halted: {info['halted']}", code="server-halted"
+                        f"server {info['party']} halted: {info['halted']}. Ask its operator",
+                        code="server-halted",
                     )
             check_same_task(infos, self.plan)
             take_back_unopened(infos, self._sent)

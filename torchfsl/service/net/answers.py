@@ -85,7 +85,10 @@ def decode_plan(data: bytes) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise DecodeError(f"expected the nonce and the coins in hex: {error}") from error
     if len(found["coins"]) not in (0, 2):
-        raise DecodeError(f"expected 0 or 2 coins in a plan, got {len(found['coins'])}")
+        raise DecodeError(
+            f"expected 0 or 2 coins in a plan, got {len(found['coins'])}: "
+            "run the same version of torchfsl at both ends"
+        )
     return found
 
 

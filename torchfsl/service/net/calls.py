@@ -251,7 +251,10 @@ def decode_request(data: bytes, **kinds: type[Any] | range) -> dict[str, Any]:
     what = f"a request with the fields {sorted(kinds)}" if kinds else "a request without fields, {}"
     fields = json_object(data, MAX_REQUEST_BYTES, what)
     if set(fields) != set(kinds):
-        raise DecodeError(f"expected {what}, got {sorted(fields)[:9]}")
+        raise DecodeError(
+            f"expected {what}, got {sorted(fields)[:9]}: "
+            "run the same version of torchfsl at both ends"
+        )
     for name, kind in kinds.items():
         fields[name] = checked(name, fields[name], kind)
     return fields
@@ -284,11 +287,13 @@ def checked(name: str, value: Any, kind: type[Any] | range) -> Any:
         value = float(value)
     if type(value) is not wanted:
         raise DecodeError(
-            f"the field {name!r} is of type {type(value).__name__}, expected {wanted.__name__}"
+            f"the field {name!r} is of type {type(value).__name__}, expected {wanted.__name__}: "
+            "correct the program that sends it"
         )
     if wanted in (int, float) and not limits.start <= value < limits.stop:
         raise DecodeError(
-            f"the field {name!r} is {str(value)[:40]}, expected {limits.start} to {limits.stop - 1}"
+            f"the field {name!r} is {str(value)[:40]}, expected {limits.start} to "
+            f"{limits.stop - 1}: correct the program that sends it"
         )
     return value
 

@@ -130,7 +130,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     try:
         return stamp_of(path)
     except OSError as error:
-        raise ParameterError(f"cannot read {path}: {error.strerror}") from None
+        raise ParameterError(f"cannot read {path}: {error.strerror}. Correct the path") from None
 
 
 def _read(path: Path) -> tuple[Listed, ...]:

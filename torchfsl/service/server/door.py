@@ -296,7 +296,7 @@ def _hold(folder: Path) -> int:
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(held).st_uid != os.getuid():
-            raise PermissionError(f"another user owns {folder}")
+            raise PermissionError(f"another user owns {folder}: remove this folder")
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
         os.close(held)

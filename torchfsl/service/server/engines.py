@@ -69,7 +69,9 @@ def _home(settings: EngineSettings) -> Any:
     scheme = settings.url.partition("://")[0]
     if scheme not in _HOMES:
         schemes = " or ".join(f"{scheme}://" for scheme in sorted(_HOMES))
-        raise ParameterError(f"expected {schemes} at the start of --engine, got {settings.url!r}")
+        raise ParameterError(
+            f"expected {schemes} at the start of --engine, got {settings.url!r}: write such a URL"
+        )
     return importlib.import_module(_HOMES[scheme])
 
 

@@ -355,7 +355,10 @@ class Node:
                 server.audit.offered = self.storage.audits.offered
                 self.storage.noise.forget_damaged(server.noise)
             return server.commit(salt=salt, share=share)
-        raise ProtocolError(f"{kind.name} is not due in state {server.state.value}")
+        raise ProtocolError(
+            f"{kind.name} is not due in state {server.state.value}: "
+            "ask the operator of the other server"
+        )
 
     def _count(self, number: int, kind: Kind, theirs: bytes) -> None:
         """Hand the peer's message to the server, and store what follows from it."""

@@ -84,7 +84,9 @@ class WebSettings:
         try:
             return days_left(self.certificate.read_bytes(), self.certificate)
         except OSError as error:
-            raise ParameterError(f"cannot read {error.filename}: {error.strerror}") from None
+            raise ParameterError(
+                f"cannot read {error.filename}: {error.strerror}. Correct the path"
+            ) from None
 
     def seconds_left(self) -> float:
         """Until the certificate expires; 0 if it cannot be read."""
