@@ -88,6 +88,21 @@ def test_without_a_clip_by_group_or_norm_proofs_segments_have_no_bound(
     assert told == (plan.clip != "whole")
 
 
+def test_dense_segments_alone_have_no_proofs_and_explain_does_not_advise_them() -> None:
+    other = SegmentSpec("other", "dense", (TensorSpec("other", (9,)),))
+    told = explain(plan_of([*_REST, other], proofs="none"))
+    assert "Reports prove no share, because all segments are dense" in told
+    assert "choose proofs='norm'" not in told
+
+
+@pytest.mark.parametrize(("specs", "total"), [(_TABLES, False), (_TABLES + _REST, True)])
+def test_weights_disclose_the_sum_over_all_reports_if_a_segment_is_dense(
+    specs: list[SegmentSpec], total: bool
+) -> None:
+    plan = plan_of(specs, l2_bound=0, clip="whole", lane="weight", max_weight=3)
+    assert ("each row and of all reports. " in plan.discloses()) == total
+
+
 def test_of_one_group_the_whole_bound_is_the_share() -> None:
     assert bounds(plan_of([_TABLES[0]])) == {"table": 0}
     assert "Reports prove all shares" in explain(plan_of([_TABLES[0]]))
