@@ -58,7 +58,7 @@ def test_without_auditors_the_nodes_that_want_an_audit_take_no_part(tmp_path: Pa
         run.start(1)
         assert run.opened == {}
         assert len(run.grid.told) == 2
-        assert all("floor audited wants" in words for words in run.grid.told)
+        assert all("floor 'audited' wants" in words for words in run.grid.told)
 
 
 def test_a_node_that_pins_no_auditors_takes_no_part(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_node_that_pins_no_auditors_takes_no_part(tmp_path: Path) -> None:
             run.start(1)
         assert run.opened == {}
         assert len(run.grid.told) == 2
-        assert all("floor auditors pins none" in words for words in run.grid.told)
+        assert all("floor 'auditors' pins none" in words for words in run.grid.told)
 
 
 def test_a_run_stops_once_an_auditor_has_named_a_server(
