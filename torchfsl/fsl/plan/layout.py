@@ -97,7 +97,7 @@ class TreeSegment(Segment):
             raise ParameterError(f"{where}: expected num_bins = 3 * ceil(m / theta)")
         if self.num_bins * self._padded(BIT_LEVELS if self.by_bits else self.nu) > MAX_POSITIONS:
             raise ParameterError(
-                f"{where}: all bins together have room for more than {MAX_POSITIONS} rows, the "
+                f"{where}: all bins together hold more than {MAX_POSITIONS} rows, the "
                 "limit: split the table into smaller segments",
                 code="too-many-positions",
             )

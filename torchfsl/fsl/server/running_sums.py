@@ -171,7 +171,7 @@ class RunningSums:
         except OSError as error:
             if not self._told:
                 log.warning(
-                    "the server has no room for intermediate sums (%s), so rounds take longer. "
+                    "the server has no space for intermediate sums (%s), so rounds take longer. "
                     "Results do not change.",
                     error,
                 )
